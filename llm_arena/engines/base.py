@@ -1,0 +1,53 @@
+"""What an engine is: token ids in, token ids and log-probabilities out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from llm_arena.types import Completion
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How one completion is sampled. Pure temperature sampling, so that the recorded logprobs are the policy's."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    "0 means greedy; then the recorded log-probability is that of the plain softmax (temperature 1)."
+    stop_ids: tuple[int, ...] = ()
+    "Sampling one of these ends the completion; the id itself is kept, with its logprob."
+    seed: int = 0
+    "64-bit seed of this completion alone: the same ids come out whatever else is in the batch."
+
+
+class Engine(Protocol):
+    """Serves one or more policies, each a base model or an adapter under a version."""
+
+    name: str
+
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
+        """Samples one completion.
+
+        Args:
+            prompt_ids: all ids of the context [P], P >= 1.
+            sampling: how to sample.
+            policy: id of a policy that was published to this engine.
+
+        Raises:
+            EngineError: the engine failed or was closed.
+            UnknownName: no such policy.
+        """
+        ...
+
+    async def publish(self, policy: str, directory: Path, version: int) -> None:
+        """Takes the weights of `policy` from a safetensors model folder, as version `version`.
+
+        Completions that start after `publish` returns are sampled from the new weights.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Releases weights, threads and processes. Closing twice is fine; waiting requests get `EngineError`."""
+        ...

@@ -1,0 +1,397 @@
+"""The base class of every game: PettingZoo's AEC bookkeeping, done once.
+
+PettingZoo's agent is our seat: `agents`, `possible_agents` and `agent_selection` keep their names here because
+they are its API. Everywhere else an agent is the object that acts in a seat.
+
+A game is a subclass with an id, roles and two methods:
+
+    class Coin(ArenaEnv):
+        id = "coin-v0"
+        roles = {"player": 1}
+
+        def begin(self, rng):
+            self.coin = str(rng.choice(["heads", "tails"]))
+            self.tell("player_0", "Heads or tails?")
+            return "player_0"
+
+        def resolve(self, seat, reply):
+            won = read_choice(reply, ["heads", "tails"]) == self.coin
+            return Move(rewards={seat: float(won)}, outcome=Outcome(winners=[seat] if won else [], reason=self.coin))
+
+An episode is its spec, its seed and its actions, hence `save_state`, `load_state`, `clone` and replay work for
+every game without code of its own. A game therefore draws luck only from the generator that `begin` gets
+(also `self.rng`), and never reads a clock, a file or a global generator.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import gymnasium
+import msgspec
+import numpy as np
+
+from llm_arena.bookkeeping import AECBooks, IllegalRule, StepRecord
+from llm_arena.errors import EnvContractError, UnknownName, UsageError, did_you_mean
+from llm_arena.parsing import IllegalReply, printable
+from llm_arena.spaces import ChatSpace, ReplySpace
+from llm_arena.types import Cause, Ending, EnvSpec, Json, Message, Move, Outcome, Reply, Trace, View
+
+Baseline = Callable[[View, np.random.Generator], str]
+GroupReward = Callable[[list[Trace]], list[tuple[float, dict[str, float]]]]
+
+_RULES: tuple[IllegalRule, ...] = ("forfeit", "skip", "random_legal", "penalty")
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-v\d+")
+_ROLE = re.compile(r"[a-z]+")
+
+
+class ArenaEnv(AECBooks):
+    """A multi-role text game with the PettingZoo AEC API. See the module's docstring for how to write one.
+
+    Args:
+        counts: how many seats each role has; a role with a fixed count may be left out.
+        render_mode: `ansi` (render returns a string), `human` (render prints), or None.
+        retries: how often a seat may try again after a reply that is no legal action.
+        illegal: what happens after the last try. `forfeit`: the seat loses at least its worst legal loss.
+            `skip`: the seat's turn is passed over. `random_legal`: a legal reply is drawn for it. `penalty`: the
+            seat is paid `penalty`, nobody else anything (the game is then not zero-sum).
+        penalty: reward of the `penalty` rule.
+        max_turns: how many turns, retries included, before the env truncates the episode; None: the game's own.
+        turn_seconds: the seat's clock for one turn, in seconds; None: no clock.
+        overflow: what a context overflow of a seat's agent does: `no_loss` (nobody is paid) or `forfeit`.
+
+    Raises:
+        UsageError: an option has a value out of its range.
+    """
+
+    id: ClassVar[str]
+    roles: ClassVar[Mapping[str, int | tuple[int, int]]]
+    summary: ClassVar[str] = ""
+    "One line for lists; by default the first line of the game's docstring."
+    max_turns: int = 100
+    zero_sum: bool = False
+    "Whether returns always sum to zero. With the `penalty` rule an instance says False."
+    simultaneous: ClassVar[bool] = False
+    "Whether each phase asks every seat at once; such games convert to PettingZoo's parallel API."
+    hidden: ClassVar[tuple[str, ...]] = ()
+    "Names of the attributes that hold what some seat may not know."
+    system: ClassVar[str] = ""
+    "System text that every seat's view begins with."
+    forfeit_cost: ClassVar[float] = 1.0
+    "What a forfeit costs: at least the worst legal loss."
+    illegal: IllegalRule = "forfeit"
+    retries: int = 0
+    baselines: ClassVar[Mapping[str, Baseline]] = {}
+    "Scripted players of this game, by name."
+    input_arg: ClassVar[str | None] = None
+    "Keyword argument that the input field of a start fills, e.g. `topic`."
+    label_arg: ClassVar[str | None] = None
+    group_reward: ClassVar[staticmethod[[list[Trace]], list[tuple[float, dict[str, float]]]] | None] = None
+    "Pays separate episodes of one group by comparing them, after all of them have ended."
+
+    _defaults: ClassVar[dict[str, Json]]
+    _given: dict[str, Json]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._defaults = _defaults(cls)
+        if "id" not in cls.__dict__:
+            return
+        if not _ID.fullmatch(cls.id):
+            raise EnvContractError(
+                f'{cls.__name__}.id is "{cls.id}"; expected lower-case words and a version: my-game-v0'
+            )
+        bad = [role for role in cls.roles if not _ROLE.fullmatch(role)]
+        if bad or not cls.roles:
+            raise EnvContractError(f"{cls.id}: roles are lower-case letters, at least one; got {list(cls.roles)}")
+        cls.metadata = {
+            "name": cls.id.replace("-", "_"),
+            "render_modes": ["ansi", "human"],
+            "is_parallelizable": cls.simultaneous,
+        }
+        if "summary" not in cls.__dict__:
+            cls.summary = next(iter((cls.__doc__ or "").strip().splitlines()), "").rstrip(".")
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the arguments, so that the env can be made again."""
+        env = super().__new__(cls)
+        env._given = kwargs
+        return env
+
+    def __init__(
+        self,
+        *,
+        counts: Mapping[str, int] | None = None,
+        render_mode: Literal["ansi", "human"] | None = None,
+        retries: int | None = None,
+        illegal: IllegalRule | None = None,
+        penalty: float = -1.0,
+        max_turns: int | None = None,
+        turn_seconds: float | None = None,
+        overflow: Literal["no_loss", "forfeit"] = "no_loss",
+    ) -> None:
+        self.render_mode = render_mode
+        self.retries = type(self).retries if retries is None else retries
+        self.illegal = type(self).illegal if illegal is None else illegal
+        self.penalty = penalty
+        self.max_turns = type(self).max_turns if max_turns is None else max_turns
+        self.turn_seconds = turn_seconds
+        self.overflow = overflow
+        self._check_options()
+        if self.illegal == "penalty":
+            self.zero_sum = False
+        # a retry steps one seat twice, which PettingZoo's parallel API has no place for
+        self.metadata = {**type(self).metadata, "is_parallelizable": self.simultaneous and self.retries == 0}
+        self.role_counts = self._seat_counts(counts or {})
+        self._roles = {f"{role}_{k}": role for role, count in self.role_counts.items() for k in range(count)}
+        self.possible_agents = list(self._roles)
+        self.agents = []
+        self._observation_spaces = {
+            seat: gymnasium.spaces.Dict({"messages": ChatSpace()}) for seat in self.possible_agents
+        }
+        self._action_spaces = {seat: ReplySpace() for seat in self.possible_agents}
+        self.spec = self._make_spec()
+        self._stream = np.random.default_rng()
+        self.episode_seed: int | None = None
+
+    @classmethod
+    def arguments(cls) -> dict[str, Json]:
+        """Returns the keyword arguments that the env takes, with their defaults."""
+        return {name: default for name, default in cls._defaults.items() if name != "counts"}
+
+    @property
+    def given_arguments(self) -> dict[str, Json]:
+        """The keyword arguments that this env was made with."""
+        return dict(self._given)
+
+    # ---- what an author writes -------------------------------------------------------------------------------
+
+    def begin(self, rng: np.random.Generator) -> str | Iterable[str]:
+        """Deals, tells the opening views, and returns who acts first (several seats: a simultaneous phase)."""
+        raise NotImplementedError(f"{type(self).__name__} needs begin(rng)")  # an author's duty, not a stub
+
+    def resolve(self, seat: str, reply: Reply) -> Move:
+        """Takes one reply. Raise `IllegalReply` before anything is changed if it is no legal action."""
+        raise NotImplementedError(f"{type(self).__name__} needs resolve(seat, reply)")  # an author's duty, not a stub
+
+    def legal_actions(self, seat: str) -> list[str] | None:
+        """Returns the replies that are legal for `seat` now, or None where they can't be listed."""
+        return None
+
+    def grammar(self, seat: str) -> Json:
+        """Returns a regular expression (str) or JSON schema (dict) of the replies that are legal now, or None."""
+        legal = self.legal_actions(seat)
+        return "|".join(map(re.escape, legal)) if legal else None
+
+    def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
+        """Draws some legal reply. A game that can't list its actions writes its own."""
+        legal = self.legal_actions(seat)
+        if not legal:
+            raise EnvContractError(f"{self.id} lists no legal actions; it needs its own sample_reply(seat, rng)")
+        return legal[int(rng.integers(len(legal)))]
+
+    def facts(self, seat: str) -> Json:
+        """Returns what scripted players of `seat` may know, as JSON; never shown to language models."""
+        return None
+
+    def forfeit(self, seat: str, cause: Cause) -> Move:
+        """The rule `forfeit`: by default the game ends and the seat pays `forfeit_cost`, to the others if zero-sum."""
+        others = [other for other in self.agents if other != seat and self._alive(other)]
+        rewards = {seat: -self.forfeit_cost}
+        if type(self).zero_sum:
+            rewards |= {other: self.forfeit_cost / len(others) for other in others}
+        ranks = {seat: 2 if others else 1} | dict.fromkeys(others, 1)
+        return Move(
+            rewards=rewards, outcome=Outcome(winners=others, ranks=ranks, reason=f"forfeit: {seat} gave {cause} reply")
+        )
+
+    def skip(self, seat: str) -> Move | None:
+        """The rule `skip`: what passing the seat's turn means; None where the game has no such thing."""
+        return None
+
+    def describe(self) -> str:
+        """Returns the position in words for spectators; the transcript alone by default."""
+        return ""
+
+    def view(self, seat: str, seed: int = 0) -> View:
+        """Returns all that an agent in `seat` may know, for a call with sampling seed `seed`."""
+        return View(
+            seat=seat,
+            role=self._roles[seat],
+            messages=self.observe(seat)["messages"],
+            legal_actions=self.legal_actions(seat),
+            grammar=self.grammar(seat),
+            facts=self.facts(seat),
+            attempt=self._attempts[seat],
+            seed=seed,
+            sample_reply=lambda rng: self.sample_reply(seat, rng),
+            view_epoch=self.view_epoch(seat),
+        )
+
+    def render(self) -> str | None:
+        """Returns (`ansi`) or prints (`human`) the spectator's transcript."""
+        if self.render_mode is None:
+            gymnasium.logger.warn("render() was called without a render_mode; make the env with render_mode='ansi'")
+            return None
+        text = self.transcript()
+        if self.render_mode == "ansi":
+            return text
+        print(text)
+        return None
+
+    def transcript(self, seat: str | None = None) -> str:
+        """Returns the episode so far as text: for spectators, or only what `seat` has seen."""
+        if seat is not None:
+            return "\n".join(f"{m['role']}: {printable(_text(m))}" for m in self.observe(seat)["messages"])
+        lines = [f"{self.id}, seed {self.episode_seed}"]
+        lines += [f"{speaker}: {printable(text)}" for speaker, text in self._spoken]
+        lines += [line for line in (self.describe(),) if line]
+        if self.outcome is not None:
+            lines.append(f"{self.outcome.reason}: {', '.join(f'{s} {r:+g}' for s, r in self.returns.items())}")
+        elif self.ending is not None:
+            lines.append(f"ended: {self.ending}")
+        return "\n".join(lines)
+
+    def close(self) -> None:
+        """Releases nothing: games hold no resources. Closing twice is fine."""
+
+    # ---- state -----------------------------------------------------------------------------------------------
+
+    def save_state(self) -> dict[str, Json]:
+        """Returns the episode as JSON: spec, seed, actions, and the stream that later resets draw from."""
+        return {
+            "spec": msgspec.to_builtins(self.spec),
+            "seed": self.episode_seed,
+            "history": [] if self.episode_seed is None else list(self._history),
+            # 128-bit integers don't survive every JSON reader as numbers
+            "stream": _stream_to_json(self._stream),
+        }
+
+    def load_state(self, state: Mapping[str, Json]) -> None:
+        """Goes to a saved state by playing its actions again.
+
+        Raises:
+            UsageError: the state was saved by an env with another spec.
+        """
+        mine = msgspec.to_builtins(self.spec)
+        if state["spec"] != mine:
+            raise UsageError(f"the state was saved by {state['spec']}, this env is {mine}; make one from that spec")
+        if state["seed"] is not None:
+            self.reset(seed=state["seed"])
+            for entry in state["history"]:
+                if entry is None:
+                    self.step(None)
+                elif isinstance(entry, dict):
+                    self.truncate(Ending(entry["truncate"]), entry["seat"])
+                else:
+                    self.step(Reply(*entry))
+        self._stream = _stream_from_json(state["stream"])
+
+    def clone(self) -> Self:
+        """Returns an independent env in the same state."""
+        other = type(self)(**self._given)
+        other.load_state(self.save_state())
+        return other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._given, self.save_state())
+
+    # ---- options ------------------------------------------------------------------------------------------
+
+    def _check_options(self) -> None:
+        if self.illegal not in _RULES:
+            raise UsageError(f"{self.id}: illegal={self.illegal!r}; expected one of {', '.join(_RULES)}")
+        if self.illegal == "skip" and type(self).skip is ArenaEnv.skip:
+            raise UsageError(
+                f"{self.id}: a turn can't be skipped in this game; use illegal='forfeit' or 'random_legal'"
+            )
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise UsageError(f"{self.id}: retries={self.retries!r}; expected 0 or more")
+        if not isinstance(self.max_turns, int) or self.max_turns < 1:
+            raise UsageError(f"{self.id}: max_turns={self.max_turns!r}; expected 1 or more")
+        if not isinstance(self.penalty, int | float) or not math.isfinite(self.penalty):
+            raise UsageError(f"{self.id}: penalty={self.penalty!r}; expected a finite number")
+        clock = self.turn_seconds
+        if clock is not None and (not isinstance(clock, int | float) or not 0 < clock < math.inf):
+            raise UsageError(f"{self.id}: turn_seconds={clock!r}; expected seconds above 0, or None")
+        if self.overflow not in ("no_loss", "forfeit"):
+            raise UsageError(f"{self.id}: overflow={self.overflow!r}; expected no_loss or forfeit")
+        if self.render_mode not in (None, "ansi", "human"):
+            raise UsageError(f"{self.id}: render_mode={self.render_mode!r}; expected ansi, human or None")
+
+    def _seat_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
+        unknown = [role for role in counts if role not in self.roles]
+        if unknown:
+            raise UnknownName(f"{self.id} has no role {unknown[0]!r}.{did_you_mean(unknown[0], self.roles)}")
+        seats: dict[str, int] = {}
+        for role, allowed in self.roles.items():
+            low, high = (allowed, allowed) if isinstance(allowed, int) else allowed
+            count = counts.get(role, low)
+            if not isinstance(count, int) or isinstance(count, bool) or not low <= count <= high:
+                raise UsageError(f"{self.id}: {count!r} seats for {role}; expected {low} to {high}")
+            seats[role] = count
+        return seats
+
+    def _make_spec(self) -> EnvSpec:
+        kwargs = {**self._defaults, **self._given}
+        # the game's own defaults are resolved, so that a trace replays after they have changed
+        for name in ("retries", "illegal", "max_turns"):
+            kwargs[name] = getattr(self, name)
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("render_mode", "counts")}
+        try:
+            as_json = msgspec.json.decode(msgspec.json.encode(kwargs))
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.id}: arguments must be JSON so that episodes can be replayed: {error}") from error
+        return EnvSpec(id=self.id, kwargs=as_json)
+
+
+def _defaults(cls: type[ArenaEnv]) -> dict[str, Json]:
+    """Returns the keyword defaults of a game's constructor and of the base class."""
+    defaults: dict[str, Json] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, ArenaEnv) and "__init__" in base.__dict__:
+            parameters = inspect.signature(base.__dict__["__init__"]).parameters.values()
+            named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+            defaults |= {p.name: None if p.default is inspect.Parameter.empty else p.default for p in named}
+    return defaults
+
+
+def _rebuild(cls: type[ArenaEnv], kwargs: dict[str, Json], state: dict[str, Json]) -> ArenaEnv:
+    env = cls(**kwargs)
+    env.load_state(state)
+    return env
+
+
+def _text(message: Message) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] if part["type"] == "text" else "[image]" for part in content)
+
+
+def _stream_to_json(stream: np.random.Generator) -> dict[str, str]:
+    state = stream.bit_generator.state
+    return {
+        "state": hex(state["state"]["state"]),
+        "inc": hex(state["state"]["inc"]),
+        "has_uint32": str(state["has_uint32"]),
+        "uinteger": str(state["uinteger"]),
+    }
+
+
+def _stream_from_json(saved: Mapping[str, str]) -> np.random.Generator:
+    bits = np.random.PCG64()
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": int(saved["state"], 16), "inc": int(saved["inc"], 16)},
+        "has_uint32": int(saved["has_uint32"]),
+        "uinteger": int(saved["uinteger"]),
+    }
+    return np.random.Generator(bits)
+
+
+__all__ = ["ArenaEnv", "Baseline", "GroupReward", "IllegalReply", "IllegalRule", "StepRecord"]

@@ -1,0 +1,129 @@
+"""Reading replies. One shared parser, so that a rule about replies is the same in every game.
+
+A reply is never searched for something that happens to be legal: either all of it is the answer, or it holds
+exactly one answer in the agreed form, `[answer]` or `ACTION: answer`. What cannot be read raises
+`IllegalReply` with its cause; what to do about it is the env's illegal-reply rule.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection
+
+from llm_arena.types import Cause, Reply
+
+_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_BRACKETED = re.compile(r"\[([^\[\]\n]*)\]")
+_LINE = re.compile(r"\b(?:ACTION|MOVE|ANSWER)\s*:[ \t]*([^\n]*)")
+_CLAUSE_END = re.compile(r"[.;,!?](?:\s|$)")
+_WRAPPING = " \t\r\n*_`\"'\u201c\u201d\u2018\u2019.,;:!?"
+
+
+class IllegalReply(Exception):
+    """A reply is no legal action. `hint` is shown to the seat if it may try again."""
+
+    def __init__(self, cause: Cause, hint: str = "") -> None:
+        super().__init__(cause, hint)
+        self.cause = cause
+        self.hint = hint
+
+
+def strip_thinking(text: str) -> str:
+    """Returns `text` without thinking blocks.
+
+    A lone closing tag ends a block that the prompt had opened; an unclosed block means that nothing was answered.
+
+    >>> strip_thinking("<think>[4]?</think> I play [2]")
+    ' I play [2]'
+    >>> strip_thinking("[5] looks bad </think> [1]")
+    ' [1]'
+
+    Raises:
+        IllegalReply: a block was opened and never closed (unparsable).
+    """
+    text = _THINKING.sub("", text)
+    text = text.rpartition("</think>")[2]
+    if "<think>" in text:
+        raise IllegalReply(Cause.UNPARSABLE, "Close your thoughts, then answer.")
+    return text
+
+
+def normalize(text: str) -> str:
+    """Returns `text` in lower case, spaces folded, without wrapping quotes, emphasis and punctuation."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().strip(_WRAPPING).split())
+
+
+def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = ()) -> str:
+    """Returns the one of `legal` that `reply` chooses.
+
+    >>> read_choice(Reply("Bet."), ["check", "bet"])
+    'bet'
+    >>> read_choice(Reply("I check to trap: [bet]"), ["check", "bet"])
+    'bet'
+
+    Args:
+        reply: the seat's reply.
+        legal: the actions that are legal now.
+        known: every action of the game, so that a bare but forbidden one counts as illegal, not as unparsable.
+
+    Raises:
+        IllegalReply: nothing was answered, two different answers were given, or the answer is not legal. A reply
+            cut by its length counts only if all of it is an action.
+    """
+    by_name = {normalize(action): action for action in legal}
+    hint = f"Reply with one of: {', '.join(legal)}."
+    text = strip_thinking(reply)
+    if not text.strip():
+        raise IllegalReply(Cause.EMPTY, hint)
+    whole = normalize(text)
+    if whole in by_name:
+        return by_name[whole]
+    if whole in {normalize(action) for action in known}:
+        raise IllegalReply(Cause.ILLEGAL, f"{whole} is not allowed now. {hint}")
+    if reply.finish == "length":
+        raise IllegalReply(Cause.LENGTH, f"Be shorter. {hint}")
+    answers = {normalize(answer) for answer in [*_BRACKETED.findall(text), *_line_answers(text)]}
+    if not answers:
+        raise IllegalReply(Cause.UNPARSABLE, hint)
+    if len(answers) > 1:
+        raise IllegalReply(Cause.AMBIGUOUS, f"Give one answer only. {hint}")
+    answer = answers.pop()
+    if answer not in by_name:
+        raise IllegalReply(Cause.ILLEGAL, hint)
+    return by_name[answer]
+
+
+def _line_answers(text: str) -> list[str]:
+    # `MOVE: [c3]` gives the same answer twice, once bare; what follows the first clause is comment
+    return [_CLAUSE_END.split(_BRACKETED.sub(r"\1", answer))[0] for answer in _LINE.findall(text)]
+
+
+def printable(text: str) -> str:
+    r"""Returns `text` with control and formatting characters (but newlines and tabs) shown as escapes.
+
+    >>> printable("a" + chr(27) + "[2J")
+    'a\\x1b[2J'
+    """
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else _escape(char)
+        for char in text
+    )
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def quote(text: str, *, max_characters: int = 4000) -> str:
+    r"""Returns another seat's text, fenced for a view: every line begins with `> `.
+
+    No line of it can then pass for a message of the game or of a speaker, and control characters are visible.
+    Longer text is cut, and says so.
+
+    >>> quote("fine\nplayer_1: I resign")
+    '> fine\n> player_1: I resign'
+    """
+    if len(text) > max_characters:
+        text = text[:max_characters] + f"… ({len(text) - max_characters} more characters)"
+    return "\n".join("> " + line for line in printable(text).replace("\r", "\n").split("\n"))

@@ -1,0 +1,222 @@
+"""Ids to envs, in Gymnasium's manner: `make`, `register`, `spec`, `registry`, `pprint_registry`.
+
+Games of the `envs/` shelf are found by reading its files for `id = "name-vN"`, and imported when they are made.
+Installed packages add theirs by an entry point in the group `llm_arena.envs` (name: the id; value:
+`module:Class`), which is loaded when the id is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pettingzoo
+
+from llm_arena.env import ArenaEnv
+from llm_arena.errors import (
+    DeprecatedEnv,
+    EnvContractError,
+    NameNotFound,
+    NamespaceNotFound,
+    UnknownName,
+    UsageError,
+    VersionNotFound,
+    did_you_mean,
+)
+from llm_arena.types import EnvSpec, Json
+
+EntryPoint = str | Callable[..., ArenaEnv]
+
+_ID = re.compile(r"(?:(?P<namespace>[\w.-]+)/)?(?P<name>[\w:.-]+?)(?:-v(?P<version>\d+))?")
+_SHELF_ID = re.compile(r'^    id(?:: ClassVar\[str\])? = "([a-z0-9-]+-v\d+)"', re.MULTILINE)
+
+
+class _Entry:
+    def __init__(self, entry_point: EntryPoint, kwargs: Mapping[str, Json]) -> None:
+        self.entry_point = entry_point
+        self.kwargs = dict(kwargs)
+
+
+class _Registry(Mapping[str, EnvSpec]):
+    """All known ids and their specs; iterating it imports no game."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+
+    def __getitem__(self, env_id: str) -> EnvSpec:
+        return EnvSpec(id=env_id, kwargs=self.entries[env_id].kwargs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.entries))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+registry = _Registry()
+"""Every registered id with its spec (the id and the keyword arguments it was registered with)."""
+
+
+def register(id: str, entry_point: EntryPoint, *, kwargs: Mapping[str, Json] | None = None) -> None:
+    """Registers an env under `id`, here and in PettingZoo's own registry.
+
+    Registering an id again replaces it with a warning, so that a notebook cell can be run twice.
+
+    Args:
+        id: `[namespace/]name-vN`.
+        entry_point: `module:Class`, or a class or function that makes the env.
+        kwargs: keyword arguments that `make` passes by default.
+
+    Raises:
+        UsageError: the id has no version or is malformed.
+    """
+    match = _ID.fullmatch(id)
+    if not match or match["version"] is None:
+        raise UsageError(f'id "{id}" is malformed; expected [namespace/]name-vN, e.g. naming-v0')
+    if id in registry.entries:
+        warnings.warn(f"{id} was registered before and is replaced", stacklevel=2)
+    registry.entries[id] = _Entry(entry_point, kwargs or {})
+    zoo_id = id if match["namespace"] else f"llm_arena/{id}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PettingZoo's own word on replacing an id says nothing new
+        pettingzoo.register("aec", zoo_id, functools.partial(make, id))
+
+
+def make(id: str | EnvSpec, **kwargs: Json) -> ArenaEnv:
+    """Makes an env.
+
+    Args:
+        id: a registered id. Without a version the newest is taken, with a warning; `module:id` imports the module
+            first. An `EnvSpec` makes its env again.
+        kwargs: the game's own arguments and the options of `ArenaEnv`.
+
+    Raises:
+        NameNotFound, NamespaceNotFound, VersionNotFound, DeprecatedEnv: no such env; the message has the nearest.
+        UsageError: an argument is unknown or has a wrong value.
+    """
+    given = id.kwargs if isinstance(id, EnvSpec) else {}
+    env_id = _resolve(id.id if isinstance(id, EnvSpec) else id)
+    entry = registry.entries[env_id]
+    creator = _load(env_id, entry.entry_point)
+    arguments = {**entry.kwargs, **given, **kwargs}
+    _check_arguments(env_id, creator, arguments)
+    env = creator(**arguments)
+    if not isinstance(env, ArenaEnv):
+        raise EnvContractError(f"{env_id}: its entry point made a {type(env).__name__}; expected an ArenaEnv")
+    return env
+
+
+def spec(id: str) -> EnvSpec:
+    """Returns the spec that `id` was registered with; raises what `make` raises for unknown ids."""
+    return registry[_resolve(id)]
+
+
+def env_class(id: str) -> type[ArenaEnv]:
+    """Returns the class behind `id`, without making an env.
+
+    Raises:
+        EnvContractError: the id was registered with a function.
+    """
+    env_id = _resolve(id)
+    creator = _load(env_id, registry.entries[env_id].entry_point)
+    if not (isinstance(creator, type) and issubclass(creator, ArenaEnv)):
+        raise EnvContractError(f"{env_id} was registered with a function; register its class to ask for it")
+    return creator
+
+
+def pprint_registry() -> None:
+    """Prints all ids, one a line."""
+    print("\n".join(registry))
+
+
+def _resolve(id: str) -> str:
+    """Returns the registered id that `id` means."""
+    module, colon, rest = id.partition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except (ImportError, TypeError, ValueError) as error:  # the latter two: no name of a module at all
+            raise NameNotFound(f'"{id}" asks for the module "{module}", which can\'t be imported: {error}') from error
+        id = rest
+    if id in registry.entries:
+        return id
+    match = _ID.fullmatch(id)
+    if not match:
+        raise NameNotFound(f'"{id}" is no env id; expected name-vN, e.g. naming-v0. List them with `llm-arena list`.')
+    namespace, name, version = match["namespace"], match["name"], match["version"]
+    known = [_ID.fullmatch(other) for other in registry]
+    parts = [(m["namespace"], m["name"], int(m["version"]), m.string) for m in known if m]
+    if namespace is not None and namespace not in {p[0] for p in parts}:
+        raise NamespaceNotFound(
+            f'No namespace "{namespace}" in "{id}".{did_you_mean(namespace, {p[0] for p in parts if p[0]})}'
+            " List envs with `llm-arena list`."
+        )
+    same = sorted((p[2], p[3]) for p in parts if p[:2] == (namespace, name))
+    if not same:
+        names = {other: other for other in registry} | {other.rpartition("-v")[0]: other for other in registry}
+        close = did_you_mean(id, names)
+        raise NameNotFound(f'No env "{id}".{close} List them with `llm-arena list`.')
+    newest = same[-1]
+    if version is None:
+        warnings.warn(f'"{id}" has no version; the newest, {newest[1]}, is taken', stacklevel=3)
+        return newest[1]
+    if int(version) > newest[0]:
+        raise VersionNotFound(f'No version {version} of "{name}". The newest is "{newest[1]}".')
+    raise DeprecatedEnv(f'"{id}" was retired; its results do not compare. Use "{newest[1]}".')
+
+
+def _load(env_id: str, entry_point: EntryPoint) -> Callable[..., ArenaEnv]:
+    if not isinstance(entry_point, str):
+        return entry_point
+    module_name, _, name = entry_point.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise EnvContractError(f"{env_id}: its module {module_name} can't be imported: {error}") from error
+    if name:
+        creator: Callable[..., ArenaEnv] = getattr(module, name)
+        return creator
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, ArenaEnv) and value.__dict__.get("id") == env_id:
+            return value
+    raise EnvContractError(f'{env_id}: {module_name} has no class with id = "{env_id}"')
+
+
+def _check_arguments(env_id: str, creator: Callable[..., Any], arguments: Mapping[str, Json]) -> None:
+    if not isinstance(creator, type) or not issubclass(creator, ArenaEnv):
+        return
+    known = creator.arguments()
+    for name in arguments:
+        if name not in known:
+            raise UnknownName(
+                f"{env_id} has no argument {name!r}.{did_you_mean(name, known)} It takes: {', '.join(sorted(known))}."
+            )
+
+
+def _register_shelf() -> None:
+    shelf = importlib.util.find_spec("llm_arena.envs")
+    for folder in (shelf.submodule_search_locations or []) if shelf else []:
+        for file in sorted(Path(folder).glob("*.py")):
+            for env_id in _SHELF_ID.findall(file.read_text(encoding="utf-8")):
+                register(env_id, f"llm_arena.envs.{file.stem}")
+
+
+def _register_plugins() -> None:
+    for point in importlib.metadata.entry_points(group="llm_arena.envs"):
+        try:
+            register(point.name, point.value)
+        except UsageError as error:
+            warnings.warn(f"entry point {point.name} of {point.dist and point.dist.name}: {error}", stacklevel=2)
+
+
+_register_shelf()
+_register_plugins()
+
+__all__ = ["UnknownName", "env_class", "make", "pprint_registry", "register", "registry", "spec"]
