@@ -1,0 +1,224 @@
+"""Playing: one episode for a person, or many at once under one bound.
+
+A fault inside an episode makes its trace void, and the other episodes go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from llm_arena.env import ArenaEnv
+from llm_arena.episode import EpisodePlan, run_episode, sampling_seed
+from llm_arena.registry import make
+from llm_arena.roster import Roster, resolve_roster
+from llm_arena.runtime import FLUSH_SECONDS, Runtime
+from llm_arena.trace_file import TraceWriter
+from llm_arena.types import EnvSpec, Trace
+
+OnTrace = Callable[[Trace], object]
+_log = logging.getLogger(__name__)
+
+
+def play(
+    env: str | EnvSpec | ArenaEnv,
+    agents: Roster = "random-legal",
+    seed: int | None = None,
+    *,
+    runtime: Runtime | None = None,
+    traces: str | os.PathLike[str] | TraceWriter | None = None,
+    **settings: Any,
+) -> Trace:
+    """Plays one episode and returns its trace. Works in notebooks too; use `aplay` in async code.
+
+    Example:
+        >>> import llm_arena
+        >>> llm_arena.play("kuhn-poker-v0", agents="random-legal", seed=0).ending
+        <Ending.TERMINATED: 'terminated'>
+
+    Args:
+        env: an id, a spec, or an env, whose spec is used (the env itself is left alone).
+        agents: who plays: an agent string for all seats (`random-legal`, `kuhn-poker-v0/optimal`, a model's name or
+            folder), an agent object, or a dictionary of these by role or seat.
+        seed: decides the game and all sampling; None draws one, which the trace records.
+        runtime: where to play; None makes one for this episode. Pass one to keep a model loaded between episodes.
+        traces: append the trace to this file.
+        settings: of the agents, e.g. `max_new_tokens=24, temperature=0.7`.
+
+    Raises:
+        UnknownName: no such env, seat, role, agent or model.
+        UsageError: a seat without an agent, or a setting that no agent takes.
+        Exception: whatever went wrong in the episode; its void record is in `traces`.
+    """
+    if runtime is None:
+        with Runtime(max_open_episodes=1) as own:
+            return own.run(_play(env, agents, seed, own, traces, settings))
+    return runtime.run(_play(env, agents, seed, runtime, traces, settings))
+
+
+async def aplay(
+    env: str | EnvSpec | ArenaEnv,
+    agents: Roster = "random-legal",
+    seed: int | None = None,
+    *,
+    runtime: Runtime | None = None,
+    traces: str | os.PathLike[str] | TraceWriter | None = None,
+    **settings: Any,
+) -> Trace:
+    """Plays one episode from async code on any event loop; see `play`. Cancelling it cancels the episode."""
+    if runtime is not None:
+        return await runtime.arun(_play(env, agents, seed, runtime, traces, settings))
+    own = Runtime(max_open_episodes=1)
+    try:
+        return await own.arun(_play(env, agents, seed, own, traces, settings))
+    finally:
+        await asyncio.to_thread(own.close)
+
+
+async def play_many(
+    plans: Sequence[EpisodePlan],
+    runtime: Runtime,
+    *,
+    on_trace: OnTrace | None = None,
+    stop_at_first_error: bool = False,
+    episode_seconds: float | None = None,
+) -> list[Trace]:
+    """Plays episodes, at most `runtime.max_open_episodes` at once, admitted in order; to be run on the runtime's loop.
+
+    Args:
+        plans: what to play.
+        runtime: where.
+        on_trace: called with each trace as it ends, void ones included, one at a time and outside the loop's thread,
+            so it may write to a disk. If it raises, the batch stops and raises that.
+        stop_at_first_error: raise the first error of an episode and cancel the others, instead of recording it and
+            going on.
+        episode_seconds: time limit of each episode, in seconds; the trace of one that takes longer is void. Envs are
+            then stepped in threads of their own, so that the limit holds even for a step that never returns.
+
+    Returns:
+        The traces in the order of `plans`, void ones in their places.
+    """
+    traces: dict[int, Trace] = {}
+    todo = iter(enumerate(plans))
+    waiting: set[asyncio.Task[None]] = set()
+
+    async def lane() -> None:
+        # A lane keeps its slot from one episode to the next, so that a lockstep never takes the change for idleness.
+        me = asyncio.current_task()
+        assert me is not None
+        waiting.add(me)
+        async with runtime.slot():
+            waiting.discard(me)
+            for position, plan in todo:
+                trace, error = await run_episode(plan, runtime, episode_seconds, delivery.put)
+                traces[position] = trace
+                if error is not None and stop_at_first_error:
+                    raise error
+                await asyncio.sleep(0)
+        for idle in waiting:  # nothing is left to play, so nobody needs to wait for a slot
+            idle.cancel()
+
+    async with _Delivery(on_trace, runtime) as delivery:
+        loop = asyncio.get_running_loop()
+        lanes = {loop.create_task(lane()) for _ in range(min(len(plans), runtime.max_open_episodes))}
+        try:
+            running = set(lanes)
+            while running:
+                done, _ = await asyncio.wait(running | delivery.tasks, return_when=asyncio.FIRST_COMPLETED)
+                running -= done
+                for task in done - waiting:
+                    task.result()
+        finally:
+            for task in lanes:
+                task.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+    return [traces[position] for position in range(len(plans))]
+
+
+async def play_episode(plan: EpisodePlan, runtime: Runtime) -> Trace:
+    """Plays one episode on the runtime's loop; a fault makes the trace void. Takes one of the runtime's slots."""
+    [trace] = await play_many([plan], runtime)
+    return trace
+
+
+async def _play(
+    env: str | EnvSpec | ArenaEnv,
+    agents: Roster,
+    seed: int | np.integer[Any] | None,
+    runtime: Runtime,
+    traces: str | os.PathLike[str] | TraceWriter | None,
+    settings: dict[str, Any],
+) -> Trace:
+    example = env if isinstance(env, ArenaEnv) else make(env)
+    roster = resolve_roster(example, agents, runtime=runtime, **settings)
+    spec = example.spec
+    if seed is None:
+        seed = secrets.randbits(64)
+    elif isinstance(seed, np.integer):
+        seed = int(seed)
+    plan = EpisodePlan(id=f"{spec.id}:{seed}", spec=spec, seed=seed, agents=roster)
+    for agent in {id(agent): agent for agent in roster.values()}.values():
+        prepare = getattr(agent, "prepare", None)
+        if prepare is not None:  # loads its model, so that no seat's clock runs meanwhile
+            await prepare()
+    if traces is None or isinstance(traces, TraceWriter):
+        on_trace = None if traces is None else traces.write
+        [trace] = await play_many([plan], runtime, on_trace=on_trace, stop_at_first_error=True)
+    else:
+        with TraceWriter(traces) as writer:
+            [trace] = await play_many([plan], runtime, on_trace=writer.write, stop_at_first_error=True)
+    return trace
+
+
+class _Delivery:
+    """Hands traces to `on_trace`, one at a time, off the loop's thread; leaving it waits until all are handed over."""
+
+    def __init__(self, on_trace: OnTrace | None, runtime: Runtime) -> None:
+        self._on_trace = on_trace
+        self._runtime = runtime
+        self._queue: asyncio.Queue[Trace | None] = asyncio.Queue()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, trace: Trace) -> None:
+        if self._on_trace is not None:
+            self._queue.put_nowait(trace)
+
+    async def __aenter__(self) -> Self:
+        if self._on_trace is not None:
+            self.tasks = {asyncio.get_running_loop().create_task(self._deliver(self._on_trace))}
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._queue.put_nowait(None)
+        if error is not None:
+            await self._flush()
+            return
+        try:
+            for task in self.tasks:
+                await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await self._flush()
+            raise
+
+    async def _flush(self) -> None:
+        if self.tasks:
+            _, late = await asyncio.wait(self.tasks, timeout=FLUSH_SECONDS)
+            for task in late:
+                _log.warning("records were not written within %s s after the batch was stopped", FLUSH_SECONDS)
+                task.cancel()
+
+    async def _deliver(self, on_trace: OnTrace) -> None:
+        while (trace := await self._queue.get()) is not None:
+            await self._runtime.call(on_trace, trace)
+
+
+__all__ = ["EpisodePlan", "OnTrace", "aplay", "play", "play_episode", "play_many", "sampling_seed"]
