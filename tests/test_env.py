@@ -97,13 +97,13 @@ def actors(env, turns):
     return acted, cleanups
 
 
-def test_nobody_is_skipped_when_a_seat_leaves_in_its_second_turn():  # C14 a
+def test_nobody_is_skipped_when_a_seat_leaves_in_its_second_turn():  # PettingZoo issues 713, 652
     acted, cleanups = actors(Relay(leaves={"9": ["runner_2"]}), 17)
     assert acted == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 3, 4, 5]
     assert cleanups == ["runner_2"]
 
 
-def test_nobody_is_stuck_when_two_seats_leave_at_once():  # C14 b
+def test_nobody_is_stuck_when_two_seats_leave_at_once():  # PettingZoo issues 713, 652
     acted, cleanups = actors(Relay(leaves={"6": ["runner_0", "runner_1"]}), 11)
     assert acted == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 2]
     assert cleanups == ["runner_0", "runner_1"]
@@ -115,7 +115,7 @@ def test_the_next_seat_may_be_the_one_that_just_left_others():
     assert cleanups == ["runner_1", "runner_2"]
 
 
-def test_each_reward_is_handed_over_once_to_its_own_seat():  # C16
+def test_each_reward_is_handed_over_once_to_its_own_seat():  # PettingZoo issues 355, 1260
     pays = {
         "2": {"runner_0": 0.25},
         "3": {"runner_0": 0.5, "runner_1": -0.5},
@@ -268,7 +268,7 @@ def test_a_replaced_view_begins_a_new_epoch():
     assert env.view_epoch("runner_0") == 1
 
 
-def test_seed_seven_is_seed_seven_whatever_happens_in_between():  # C48
+def test_seed_seven_is_seed_seven_whatever_happens_in_between():  # OpenEnv issue 1102
     env, other = llm_arena.make("kuhn-poker-v0"), llm_arena.make("kuhn-poker-v0")
     deals = []
     for _ in range(6):

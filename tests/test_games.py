@@ -88,13 +88,13 @@ def moves(cells):
     return env
 
 
-def test_the_ninth_move_can_win():  # C17
+def test_the_ninth_move_can_win():  # muzero-general issue 37
     env = moves("012435786")
     assert env.over and env.outcome.winners == ["player_0"] and not env.outcome.draw
     assert env.returns == {"player_0": 1.0, "player_1": -1.0}
 
 
-def test_a_full_board_without_a_row_is_a_draw():  # C17
+def test_a_full_board_without_a_row_is_a_draw():  # muzero-general issue 37
     env = moves("012435768")
     assert env.outcome.draw and env.outcome.winners == []
     assert env.returns == {"player_0": 0.0, "player_1": 0.0}

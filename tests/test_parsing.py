@@ -27,9 +27,9 @@ def test_docstring_examples_hold():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a1 loses at once. MOVE: d9", Cause.ILLEGAL),  # C27 a: the rejected a1 is never played
-        ("a1 or b2... b2 it is", Cause.UNPARSABLE),  # C27 b: free text is not searched
-        ("MOVE: a1\nhm\nMOVE: c3", Cause.AMBIGUOUS),  # C27 c: one answer only
+        ("a1 loses at once. MOVE: d9", Cause.ILLEGAL),  # kaggle-environments PR 1192: the rejected a1 is never played
+        ("a1 or b2... b2 it is", Cause.UNPARSABLE),  # kaggle-environments PR 1192: free text is not searched
+        ("MOVE: a1\nhm\nMOVE: c3", Cause.AMBIGUOUS),  # kaggle-environments PR 1192: one answer only
         ("MOVE: a1\nMOVE: A1.", "a1"),
         ("MOVE: [c3]", "c3"),
         ("ACTION: c3. It wins.", "c3"),

@@ -116,7 +116,8 @@ def test_a_prompt_that_extends_the_last_turn_continues_its_sequence():
 
 
 def test_stop_tokens_and_template_newlines_at_turn_boundaries_are_trained_only_if_sampled():
-    # C06: S=1 role=2 newline=3 E=4; turns sample [t1, E], [t2, t3] cut by length, [t4, E]
+    # Agent-R1 issue 30, transformers issue 34462
+    # S=1 role=2 newline=3 E=4; turns sample [t1, E], [t2, t3] cut by length, [t4, E]
     head, user = [1, 2, 3], [1, 2, 3, 50, 4, 3]
     first = [*user, *head]
     second = [*first, 11, 4, 3, *user, *head]
@@ -134,7 +135,7 @@ def test_stop_tokens_and_template_newlines_at_turn_boundaries_are_trained_only_i
 
 
 def test_a_template_that_rewrites_history_starts_a_new_sequence_and_repeats_nothing():
-    # C01, C02: thinking (90) is dropped from all but the newest answer
+    # prime-rl issue 1334, NeMo-RL issue 2821: thinking (90) is dropped from all but the newest answer
     pages = Pages()
     prompts = [[1], [1, 65, 2], [1, 65, 2, 66, 3]]
     for prompt, answer in zip(prompts, (65, 66, 67), strict=True):

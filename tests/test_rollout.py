@@ -84,7 +84,7 @@ class Trio(ArenaEnv):
 
 
 class Relay(ArenaEnv):
-    """A, B, C in turn, with the payments of C16; b leaves early with `leave`."""
+    """A, B, C in turn, with the payments of PettingZoo issue 355; b leaves early with `leave`."""
 
     id = "relay-v0"
     roles = {"runner": 3}
@@ -269,7 +269,7 @@ def test_lone_surrogates_of_a_broken_model_text_become_replacement_characters(tm
 
 
 def test_rewards_of_all_turns_sum_to_the_returns_of_each_seat():
-    # C16
+    # PettingZoo issues 355, 1260
     trace = play("relay-v0", Says("go"), seed=0)
     assert [turn.seat[-1] for turn in trace.turns] == list("012012")
     assert trace.returns == {"runner_0": -0.25, "runner_1": -0.5, "runner_2": 1.0}
@@ -279,7 +279,7 @@ def test_rewards_of_all_turns_sum_to_the_returns_of_each_seat():
 
 
 def test_a_seat_that_leaves_is_stepped_out_and_the_others_go_on():
-    # C14
+    # PettingZoo issues 713, 652
     trace = play(llm_arena.make("relay-v0", leave=True), Says("go"), seed=0)
     assert [turn.seat[-1] for turn in trace.turns] == list("012020")
     assert not trace.void
@@ -310,7 +310,7 @@ def test_retries_are_turns_of_their_own_with_fresh_seeds_and_the_hint_in_view():
 
 
 def test_an_empty_reply_goes_to_the_illegal_reply_rule_and_its_turn_is_kept():
-    # C12
+    # NeMo-RL issue 158
     completion = Completion(token_ids=[], logprobs=[], finish="stop")
     trace = play("quiz-v0", Says(Action(reply=Reply(""), prompt_ids=[1], completion=completion)), seed=0)
     assert [(turn.text, turn.cause, turn.prompt_ids) for turn in trace.turns] == [("", Cause.EMPTY, [1])]
@@ -345,7 +345,7 @@ def test_a_context_overflow_truncates_by_the_specs_rule_and_replays(rule, paid):
 
 
 def test_replies_of_a_phase_are_booked_by_seat_whatever_the_order_of_arrival():
-    # C19: models P, Q, R over three rotations; answers arrive in the order seat 2, 0, 1
+    # coworld issue 40: models P, Q, R over three rotations; answers arrive in the order seat 2, 0, 1
     totals = dict.fromkeys("PQR", 0.0)
     for shift in range(3):
         order = ["PQR"[(seat + shift) % 3] for seat in range(3)]
@@ -517,7 +517,7 @@ def test_cancelled_calls_leave_the_lockstep_in_balance():
 
 
 def test_results_keep_their_places_when_one_fails():
-    # C33: five solvers, number 2 raises; the second group is complete
+    # prime-rl PR 2590: five solvers, number 2 raises; the second group is complete
     answers = ["a", "b", ValueError("outage"), "d", "e"]
     plans = [plan(k, Says(answer, delay=0.01 * (5 - k)), group="g1") for k, answer in enumerate(answers)]
     plans += [plan(5 + k, Says(answer), group="g2") for k, answer in enumerate("abde")]
@@ -530,7 +530,7 @@ def test_results_keep_their_places_when_one_fails():
 
 
 def test_dead_agents_and_stuck_games_fail_alone_and_free_their_slots():
-    # C41
+    # tinker-cookbook issue 945
     spec = EnvSpec(id="quiz-v0", kwargs={"questions": 2})
     agents = [Says("a", delay=0.05)] * 8
     agents[3] = Says("a", ValueError("boom"))

@@ -92,7 +92,7 @@ FULL = Trace(
 
 
 def test_what_is_written_is_read_whatever_characters_it_holds(tmp_path):
-    # C43: only "\n" ends a record
+    # verifiers PR 1644: only "\n" ends a record
     odd = ["\u2028", "\u0085", "\x0b", "\n", '"', "\U0001f600", "\x00", "\r\n", "\x1c", "", "\ufffd"]
     traces = [trace(str(index), f"a{text}b") for index, text in enumerate(odd)]
     with TraceWriter(tmp_path / "t.jsonl") as writer:

@@ -1,0 +1,18 @@
+"""From match rows to counts: who beat whom, and how sure that is. Pure; keyed by entrant, not by seat."""
+
+from __future__ import annotations
+
+from llm_arena.rating.counts import Record, standings, total_rewards, wilson, win_rate
+from llm_arena.rating.rows import MatchRow, SeatRow, Status, match_row
+
+__all__ = [
+    "MatchRow",
+    "Record",
+    "SeatRow",
+    "Status",
+    "match_row",
+    "standings",
+    "total_rewards",
+    "wilson",
+    "win_rate",
+]

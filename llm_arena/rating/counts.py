@@ -1,0 +1,135 @@
+"""Wins, draws and losses of an entrant, its win rate and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import NormalDist
+
+import msgspec
+
+from llm_arena.errors import UnknownName, UsageError, did_you_mean
+from llm_arena.rating.rows import MatchRow, SeatRow
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """How one entrant did. In a game of two seats a result is a match; with more, every pair of seats is one."""
+
+    entrant: str
+    opponent: str | None = None
+    "None: against all others."
+    wins: int = 0
+    draws: int = 0
+    losses: int = 0
+    forfeits: int = 0
+    "How many of the losses came from breaking the rules."
+    truncated: int = 0
+    "How many of the results are from matches that were cut off."
+    void: int = 0
+    "Pairs of seats in matches that a fault of the infrastructure voided; in none of the counts above."
+
+    @property
+    def n(self) -> int:
+        """Number of results."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def rate(self) -> float:
+        """(wins + draws/2) / n; NaN without a result."""
+        return (self.wins + self.draws / 2) / self.n if self.n else math.nan
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Returns the Wilson interval of `rate`; (0, 1) without a result.
+
+        A draw counts as half a win, which makes the interval a little too wide. Results are taken as independent:
+        where they hang together more than that (one seed used many times), it is too narrow.
+        """
+        return wilson(self.wins + self.draws / 2, self.n, confidence)
+
+
+def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Returns Wilson's score interval (low, high) for a share of `successes` in `n` trials.
+
+    With p = successes/n and z the normal quantile, the bounds are
+    (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Source: E. B. Wilson, JASA 22 (1927), 209-212.
+
+    Raises:
+        UsageError: `successes` isn't in [0, n], or `confidence` isn't between 0 and 1.
+    """
+    if not 0 <= successes <= n:
+        raise UsageError(f"wilson got {successes} successes in {n} trials; expected 0 <= successes <= n")
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence of {confidence} was given; expected a number between 0 and 1, e.g. 0.95")
+    if n == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share, scale = successes / n, 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    # At 0 and n successes the bound is exactly 0 or 1; rounding must not move it.
+    return (0.0 if successes == 0 else middle - half), (1.0 if successes == n else middle + half)
+
+
+def win_rate(rows: Iterable[MatchRow], entrant: str, opponent: str | None = None) -> Record:
+    """Counts the results of `entrant`, against `opponent` or against all others.
+
+    Two seats of one entrant are not compared with each other, and neither are seats that the game did not rank.
+
+    Raises:
+        UnknownName: no row has such an entrant.
+    """
+    rows = list(rows)
+    known = {seat.entrant for row in rows for seat in row.seats.values()}
+    for name in (entrant, opponent):
+        if name is not None and name not in known:
+            raise UnknownName(
+                f'no match has an entrant named "{name}"; there are: {", ".join(sorted(known)) or "none"}.'
+                + did_you_mean(name, known)
+            )
+    wins = draws = losses = forfeits = truncated = void = 0
+    for row in rows:
+        for own, other in _pairs(row, entrant, opponent):
+            if row.status == "void":
+                void += 1
+            elif own.rank is not None and other.rank is not None:
+                wins += own.rank < other.rank
+                draws += own.rank == other.rank
+                losses += own.rank > other.rank
+                forfeits += own.forfeited
+                truncated += row.status == "truncated"
+    return Record(
+        entrant=entrant,
+        opponent=opponent,
+        wins=wins,
+        draws=draws,
+        losses=losses,
+        forfeits=forfeits,
+        truncated=truncated,
+        void=void,
+    )
+
+
+def standings(rows: Sequence[MatchRow]) -> list[Record]:
+    """Returns the record of every entrant against all others, best win rate first; without results last."""
+    entrants = {seat.entrant for row in rows for seat in row.seats.values()}
+    records = [win_rate(rows, entrant) for entrant in sorted(entrants)]
+    return sorted(records, key=lambda record: -record.rate if record.n else math.inf)
+
+
+def total_rewards(rows: Iterable[MatchRow]) -> dict[str, float]:
+    """Sums the rewards of each entrant over the seats it held; void matches don't count."""
+    totals: dict[str, float] = {}
+    for row in rows:
+        for seat in row.seats.values():
+            totals[seat.entrant] = totals.get(seat.entrant, 0.0) + (seat.reward or 0.0)
+    return totals
+
+
+def _pairs(row: MatchRow, entrant: str, opponent: str | None) -> Iterator[tuple[SeatRow, SeatRow]]:
+    for own in row.seats.values():
+        for other in row.seats.values():
+            if own.entrant == entrant and other.entrant != entrant and opponent in (None, other.entrant):
+                yield own, other
+
+
+__all__ = ["Record", "standings", "total_rewards", "wilson", "win_rate"]

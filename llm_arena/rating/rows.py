@@ -1,0 +1,118 @@
+"""What a match comes to: one row with one entry per seat, made from the trace of the match.
+
+The entrant is written beside its seat, so that no later step has to undo a seat swap, and the order in which seats
+acted or answered plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from llm_arena.errors import UsageError
+from llm_arena.types import Cause, Ending, EnvSpec, Outcome, Trace
+
+Status = Literal["finished", "forfeit", "truncated", "void"]
+"""How a match ended. `forfeit` is an entrant's own fault and counts; `void` is nobody's and never does."""
+
+
+class SeatRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One seat of a match."""
+
+    entrant: str
+    role: str
+    rank: int | None = None
+    "1 is best, equal numbers are ties; None: the game ranks nobody here, or the match is void."
+    reward: float | None = None
+    "Return of the seat; None in a void match."
+    forfeited: bool = False
+    "Whether this seat's bad reply ended the match."
+
+
+class MatchRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One match: what was played, who sat where, and what came of it."""
+
+    id: str
+    block: str
+    "The seat-swapped set that the match belongs to: same spec, same seed, other seats."
+    spec: EnvSpec
+    seed: int
+    status: Status
+    seats: dict[str, SeatRow]
+    reason: str = ""
+
+
+def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "") -> MatchRow:
+    """Returns the row of a played match.
+
+    Args:
+        trace: the record of the match.
+        entrants: who sat where, by seat.
+        block: the seat-swapped set that the match belongs to; by default the trace's group.
+
+    Raises:
+        UsageError: `entrants` names other seats than the trace has.
+    """
+    if set(entrants) != set(trace.seats):
+        raise UsageError(
+            f"match {trace.id}: entrants were given for the seats {sorted(entrants)}, but the trace has"
+            f" {sorted(trace.seats)}; give one entrant for each seat"
+        )
+    status = _status(trace)
+    ranks = {} if status == "void" else _ranks(trace)
+    culprit = _culprit(trace) if status == "forfeit" else None
+    return MatchRow(
+        id=trace.id,
+        block=block or trace.group,
+        spec=trace.spec,
+        seed=trace.seed,
+        status=status,
+        reason=_reason(trace),
+        seats={
+            seat: SeatRow(
+                entrant=entrants[seat],
+                role=info.role,
+                rank=ranks.get(seat),
+                reward=None if status == "void" else trace.returns.get(seat, 0.0),
+                forfeited=seat == culprit,
+            )
+            for seat, info in trace.seats.items()
+        },
+    )
+
+
+def _status(trace: Trace) -> Status:
+    if trace.ending is Ending.VOID:
+        return "void"
+    if trace.outcome is not None and trace.outcome.reason.startswith("forfeit"):
+        return "forfeit"
+    if trace.ending in (Ending.TRUNCATED, Ending.CONTEXT_OVERFLOW):
+        return "truncated"
+    return "finished"
+
+
+def _culprit(trace: Trace) -> str | None:
+    # Not simply the last turn: in a simultaneous phase others may have answered after the bad reply.
+    bad = [turn.seat for turn in trace.turns if turn.cause is not Cause.LEGAL]
+    return trace.overflow_seat or (bad[-1] if bad else None)
+
+
+def _reason(trace: Trace) -> str:
+    if trace.failure is not None:
+        return f"{trace.failure.boundary}: {trace.failure.kind}"
+    return trace.outcome.reason if trace.outcome is not None else str(trace.ending)
+
+
+def _ranks(trace: Trace) -> dict[str, int]:
+    # A match that its turn limit cut off, with no outcome, is drawn: leaving it out would reward stalling.
+    outcome = trace.outcome or Outcome(draw=True)
+    if outcome.ranks:
+        return outcome.ranks
+    if outcome.winners:
+        return {seat: 1 if seat in outcome.winners else 2 for seat in trace.seats}
+    return dict.fromkeys(trace.seats, 1) if outcome.draw else {}
+
+
+__all__ = ["MatchRow", "SeatRow", "Status", "match_row"]
