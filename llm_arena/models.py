@@ -298,6 +298,7 @@ def random_model(
     template: str | None = None,
     tie_word_embeddings: bool = False,
     max_positions: int = 2048,
+    initializer_range: float = 0.02,
 ) -> Path:
     """Makes a random Llama with a word-level tokenizer, as a Hugging Face folder. Under a million parameters.
 
@@ -314,6 +315,8 @@ def random_model(
         template: chat template (Jinja) instead of ChatML.
         tie_word_embeddings: whether the head shares the embedding's weights.
         max_positions: longest context, in tokens.
+        initializer_range: standard deviation of the random weights. The default is that of large models; at a width
+            of 64 it makes replies nearly independent of the prompt, and `hidden_size ** -0.5` does not.
 
     Returns:
         The folder.
@@ -361,6 +364,7 @@ def random_model(
         num_key_value_heads=heads,
         max_position_embeddings=max_positions,
         tie_word_embeddings=tie_word_embeddings,
+        initializer_range=initializer_range,
         bos_token_id=ids["<|im_start|>"],
         eos_token_id=ids["<|im_end|>"],
         pad_token_id=ids["<|im_end|>"],

@@ -1,0 +1,263 @@
+"""Settings of a training run: defaults, then a TOML file (`--config`), then the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from llm_arena.errors import UnknownName, UsageError, did_you_mean
+from llm_arena.training.credit import CreditBy, Estimator
+
+Divisor = Literal["constant", "tokens"]
+C = TypeVar("C", bound="TrainConfig")
+
+WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces")
+"""Settings that change neither samples nor weights: a resumed run may have others."""
+CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
+_EXAMPLE = """'{"namers": 4}'"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of a training run. The defaults train one model in all seats of a game by self-play."""
+
+    env: str = "naming-v0"
+    """Id of the game."""
+    env_args: str = "{}"
+    """Keyword arguments of the game, as a JSON object. A TOML table and, from Python, a dict are taken as well."""
+    model: str = "smollm2-135m"
+    """A known model, a Hugging Face folder, or a hub id: the weights to start from."""
+    opponent: str | None = None
+    """An agent string for all seats but one; the trained seat rotates. None: the model plays every seat."""
+    num_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 25
+    """Optimizer steps of the run."""
+
+    starts: str | None = None
+    """A JSONL file of starts. None: the game deals its own, one seed each."""
+    starts_per_step: int = 8
+    """Starts per step."""
+    group_size: int = 1
+    """Episodes per start. They share its seed and form a group."""
+    input_key: str = "prompt"
+    """Field of a start that fills the game's input argument (naming: the topic)."""
+    label_key: str = "label"
+    """Field of a start that fills the game's label argument, where it has one."""
+
+    credit: CreditBy = "seat"
+    """Whose reward a token is credited with: its seat's, the whole trace's, or its place in the group."""
+    force_trace_credit: bool = False
+    """Allow credit by trace in a zero-sum game, where it has no signal."""
+    estimator: Estimator = "rae"
+    """From rewards to advantages: a running baseline per role (rae), or comparison within groups."""
+    baseline_decay: float = 0.95
+    """Decay of the running baseline, per vote."""
+    bias_correction: bool = True
+    """Divide the running baseline by the weight it has gathered so far."""
+
+    lr: float = 1e-5
+    """Learning rate of AdamW after the warm-up."""
+    lr_end: float | None = None
+    """Learning rate at the last step, reached linearly. None: constant."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly from 0."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    grad_clip: float = 1.0
+    """Largest norm of the whole gradient."""
+    divisor: Divisor = "constant"
+    """What the loss is divided by: the planned number of trained seats per step, or the trained tokens of the batch."""
+    kl_weight: float = 0.0
+    """Weight of KL(policy || slow average of its own weights) at trained tokens: the anchor of pure self-play."""
+    ema_decay: float = 0.99
+    """Decay of that average, per step."""
+    entropy_weight: float = 0.0
+    """Weight of the entropy bonus at trained tokens."""
+    entropy_weight_end: float | None = None
+    """Entropy weight at the last step, reached linearly. None: constant."""
+    ignore_truncated: bool = False
+    """Train no token of a reply that was cut by the token cap."""
+
+    temperature: float = 1.0
+    """Sampling temperature; training uses the same distribution."""
+    max_new_tokens: int = 64
+    """Token cap of one turn, of every model in a seat."""
+    max_context_tokens: int | None = None
+    """Token cap of a seat's whole conversation. None: the model's own."""
+    system: str | None = None
+    """System text of every model in a seat, put before the game's own. None: the game's alone."""
+    retries: int | None = None
+    """Second chances for a reply that can't be read. None: the game's own setting."""
+    illegal: str | None = None
+    """What the game does with such a reply: forfeit, skip, random_legal or penalty. None: the game's own setting."""
+    penalty: float | None = None
+    """Reward of such a reply under `illegal=penalty`. None: the game's own setting."""
+
+    max_open_episodes: int = 64
+    """Episodes that are open at once."""
+    token_budget: int = 2048
+    """Most tokens in one forward pass of the learner; does not change the gradient."""
+    max_row_tokens: int = 512
+    """Prefix trees above this size are cut in two."""
+    seed: int = 0
+    """Seed of the whole run."""
+
+    probe_every: int = 10
+    """Every so many weight updates, check that engine and learner give the same log-probabilities."""
+    parity_tolerance: float = 1e-4
+    """Largest difference allowed in that check, in nats."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints. The last step always has one."""
+    keep_traces: int = 1
+    """Write the traces of every so many steps to traces.jsonl; 0 writes none."""
+    run_dir: str | None = None
+    """The run's folder. None: runs/SCRIPT-HASH, so that the same command finds its run again."""
+    fresh: bool = False
+    """Delete the run's folder and start anew."""
+
+    def __post_init__(self) -> None:
+        """Takes a dict for `env_args`, and checks ranges.
+
+        Raises:
+            UsageError: a value that can't work.
+        """
+        if isinstance(self.env_args, Mapping):
+            object.__setattr__(self, "env_args", json.dumps(self.env_args, sort_keys=True))
+        self.env_kwargs()
+        for name in ("num_steps", "starts_per_step", "group_size", "max_new_tokens", "max_open_episodes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("token_budget", "max_row_tokens", "checkpoint_every", "probe_every"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.temperature > 0:
+            raise UsageError(
+                f"temperature must be above 0 in training, got {self.temperature}: greedy replies have no gradient"
+            )
+        if not self.lr > 0:
+            raise UsageError(f"lr must be above 0, got {self.lr}")
+        if not 0 <= self.ema_decay < 1:
+            raise UsageError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
+
+    def env_kwargs(self) -> dict[str, Any]:
+        """Returns the game's keyword arguments.
+
+        Raises:
+            UsageError: `env_args` is not a JSON object.
+        """
+        try:
+            kwargs = json.loads(self.env_args)
+        except json.JSONDecodeError as error:
+            raise UsageError(
+                f"env_args must be a JSON object, e.g. {_EXAMPLE}; got {self.env_args!r}: {error}"
+            ) from None
+        if not isinstance(kwargs, dict):
+            raise UsageError(f"env_args must be a JSON object, e.g. {_EXAMPLE}; got {self.env_args!r}")
+        options = {name: getattr(self, name) for name in ("retries", "illegal", "penalty")}
+        return {**kwargs, **{name: value for name, value in options.items() if value is not None}}
+
+    def entropy_at(self, step: int) -> float:
+        """Returns the entropy weight of step `step` (from 0)."""
+        return _ramp(self.entropy_weight, self.entropy_weight_end, step, self.num_steps)
+
+    def lr_at(self, step: int) -> float:
+        """Returns the learning rate of step `step` (from 0): a pure function, so a resumed run needs no scheduler."""
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        return warm * _ramp(self.lr, self.lr_end, step, self.num_steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all settings."""
+        return dataclasses.asdict(self)
+
+
+def _ramp(start: float, end: float | None, step: int, steps: int) -> float:
+    if end is None or steps <= 1:
+        return start
+    return start + (end - start) * min(step / (steps - 1), 1.0)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns `name: old -> new` for each setting that differs and has an effect on the weights."""
+    names = sorted((set(old) | set(new)) - set(WITHOUT_EFFECT))
+    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """Returns 8 hex digits that change with every setting that has an effect on the weights."""
+    text = json.dumps({key: value for key, value in settings.items() if key not in WITHOUT_EFFECT}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "", default: C | None = None) -> C:
+    """Reads settings from the command line, over those of `--config FILE.toml`, over the defaults.
+
+    Args:
+        kind: the dataclass of settings.
+        argv: command line without the program's name.
+        prog: the program's name, for the help text.
+        description: the help text's first lines.
+        default: defaults that differ from the dataclass's own.
+
+    Raises:
+        UnknownName: a key that no setting has; the message suggests the nearest.
+        UsageError: a value that can't be read, or an unreadable TOML file.
+        SystemExit: after `--help`.
+    """
+    default = default if default is not None else kind()
+    known = {field.name for field in dataclasses.fields(kind)}
+    rest: list[str] = []
+    arguments = iter(argv)
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "--config":
+            default = _from_toml(default, Path(value or next(arguments, "")), known)
+            continue
+        key = re.sub(r"^--(no-)?", "", name).replace("-", "_")
+        if name.startswith("--") and key not in known | {"steps", "help"}:
+            near = did_you_mean(key, [*known, "steps", "config"]).replace("_", "-").replace('"', "`")
+            raise UnknownName(f"unknown option {name}.{near.replace('`', '`--', 1)} (--help lists all)")
+        rest.append(argument)
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, prog=prog, description=f"{description}\n\n{CONFIG_HELP}", default=default, args=rest)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(f"{_first_paragraph(complaint.getvalue())} (--help lists all)") from None
+
+
+def _first_paragraph(boxed: str) -> str:
+    """Returns the first paragraph of a boxed, wrapped message as one line."""
+    lines = [line.strip(" │╭╰╮╯") for line in boxed.splitlines()][1:]
+    paragraph = " ".join(itertools.takewhile(lambda line: line and not line.startswith("─"), lines))
+    return re.sub(r"^Error parsing \w+Config: ", "", paragraph) or "the command line could not be read"
+
+
+def _from_toml(default: C, path: Path, known: set[str]) -> C:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: can't be read ({error.strerror}); give a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--config {path}: not valid TOML: {error}") from None
+    aliased = {"num_steps" if key == "steps" else key.replace("-", "_"): value for key, value in table.items()}
+    for key, value in aliased.items():
+        if key not in known:
+            raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, known)}")
+        now = getattr(default, key)
+        number = isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool)
+        if now is not None and key != "env_args" and type(value) is not type(now) and not number:
+            raise UsageError(f"--config {path}: {key} must be a {type(now).__name__}, got {value!r}")
+    return dataclasses.replace(default, **aliased)

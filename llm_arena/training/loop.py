@@ -1,0 +1,353 @@
+"""The training run: starts -> episodes -> credit -> batch -> optimizer step -> new weights to the engine.
+
+Everything up to the trace is what playing and ranking use as well. The run is synchronous: a step plays with the
+newest weights, and its plan depends on the settings and the step number alone. So the same command goes on after a
+kill and ends with the weights of an unbroken run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llm_arena.engines.base import Engine
+from llm_arena.engines.transformers_engine import TransformersEngine
+from llm_arena.errors import TrainingError
+from llm_arena.lockstep import Lockstep
+from llm_arena.models import resolve_model
+from llm_arena.recorder import sequences
+from llm_arena.registry import make
+from llm_arena.rollout import play_many
+from llm_arena.runtime import Runtime, ServedPolicy
+from llm_arena.tokens import ChatFormat
+from llm_arena.training import batch as batches
+from llm_arena.training import checkpoint, credit, metrics
+from llm_arena.training.batch import Batch, TrainSequence
+from llm_arena.training.config import TrainConfig, fingerprint
+from llm_arena.training.credit import Baselines, Credit
+from llm_arena.training.learner import Learner, StepSettings, StepStats
+from llm_arena.training.metrics import Row
+from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
+from llm_arena.training.progress import Progress
+from llm_arena.training.run_folder import RunFolder, copy_model_files
+from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, read_starts
+from llm_arena.training.sync import Publisher
+from llm_arena.types import Trace
+
+OnStep = Callable[[Row, Learner], object]
+PROBES = 4
+"""Prompts on which engine and learner are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a run left behind."""
+
+    run_dir: Path
+    final_dir: Path
+    "A Hugging Face folder: give it to `play` as a model."
+    steps: int
+    rows: list[Row]
+    "The metrics of every step, as in metrics.jsonl."
+    max_logprob_gap: float
+    "Largest |engine - learner| log-probability over all trained tokens of the run, in nats."
+    was_complete: bool
+    "The run had been completed before, and nothing was done."
+
+
+def train(
+    config: TrainConfig,
+    *,
+    script: str | None = None,
+    roster: Roster | None = None,
+    source: StartSource | None = None,
+    on_step: OnStep | None = None,
+    progress: bool = True,
+) -> TrainResult:
+    """Trains a model, or goes on with the run of the same settings.
+
+    Args:
+        config: the settings.
+        script: name of the experiment, for the run's folder; None takes the name of the running program.
+        roster: role or seat -> `learner`, an agent string, or an agent. None: the learner holds every seat, or all but
+            one are held by `config.opponent`.
+        source: of starts; None takes `config.starts`, or lets the game deal.
+        on_step: called after each step with its metrics and the learner.
+        progress: whether to show a progress bar (in a terminal) or a line per step on standard error.
+
+    Raises:
+        UsageError, UnknownName: a setting can't work.
+        ModelError: the model can't be loaded.
+        TrainingError: the run can't go on; its last checkpoint is intact.
+        KeyboardInterrupt: after a checkpoint of the steps done so far.
+    """
+    script = script or Path(sys.argv[0]).stem or "train"
+    source = source or _source(config)
+    make(config.env, **config.env_kwargs())  # mistakes show before there is a folder
+    base = resolve_model(config.model)
+    chat = ChatFormat.load(base)
+    settings = _record(config, script, roster, source)
+    path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
+    folder = RunFolder(path, settings, fresh=config.fresh)
+    try:
+        if folder.complete:
+            print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
+            return _result(folder, was_complete=True)
+        engine = TransformersEngine(lockstep=Lockstep(), max_batch_rows=config.max_open_episodes * 16)
+        with Runtime(engine=engine, max_open_episodes=config.max_open_episodes) as runtime:
+            trainer = Trainer(config, folder, runtime, engine, base, chat, roster=roster, source=source)
+            trainer.run(on_step=on_step, progress=progress)
+        return _result(folder, was_complete=False)
+    finally:
+        folder.close()
+
+
+class Trainer:
+    """One run in progress. `train` is the way in.
+
+    Args:
+        config: the settings.
+        folder: of the run; its checkpoint, if any, is taken up.
+        runtime: where episodes are played.
+        engine: the runtime's engine.
+        base: folder of the model to start from.
+        chat: its chat format.
+        roster: see `train`.
+        source: of starts.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        runtime: Runtime,
+        engine: Engine,
+        base: Path,
+        chat: ChatFormat,
+        *,
+        roster: Roster | None,
+        source: StartSource,
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.runtime = runtime
+        self.base = base
+        self.learner = Learner.load(self.base, anchored=config.kl_weight > 0, weight_decay=config.weight_decay)
+        self.baselines = Baselines(config.baseline_decay, bias_correction=config.bias_correction)
+        self.step = 0
+        self._consistent = True
+        if folder.checkpoint is not None:
+            self._restore(folder.checkpoint)
+        self.publisher = Publisher(self.learner, engine, runtime, policy=LEARNER, folder=folder.path / "weights")
+        self.publisher.publish(self.step)
+        longest = self.learner.model.config.max_position_embeddings
+        runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, longest))
+        self.planner = Planner(config, roster, source, runtime)
+        self.probes = self._probe_prompts(chat)
+        self._check_parity()
+
+    def run(self, *, on_step: OnStep | None = None, progress: bool = True) -> None:
+        """Makes the remaining steps and writes the final model.
+
+        Raises:
+            TrainingError: the run can't go on.
+        """
+        config = self.config
+        with Progress(config.num_steps, self.step, shown=progress) as bar:
+            try:
+                while self.step < config.num_steps:
+                    row = self._one_step()
+                    self._consistent = True
+                    bar.show(self.step, row)
+                    if on_step is not None:
+                        on_step(row, self.learner)
+                    if self.step % config.checkpoint_every == 0 or self.step == config.num_steps:
+                        self.save()
+            except KeyboardInterrupt:
+                if self._consistent and self.step:
+                    self.save()
+                raise
+        self._write_final()
+
+    def _one_step(self) -> Row:
+        config, began = self.config, time.perf_counter()
+        plans = self.planner.plans(self.step)
+        traces = self.runtime.run(play_many(plans, self.runtime))
+        played = time.perf_counter()
+        self._refuse_if_all_void(traces)
+        self._consistent = False
+        gained = credit.assign(
+            traces,
+            by=config.credit,
+            estimator=config.estimator,
+            baselines=self.baselines,
+            learners=learner_seats,
+            group_reward=type(self.planner.env).group_reward,
+            zero_sum=self.planner.env.zero_sum,
+            force=config.force_trace_credit,
+        )
+        batch = batches.build(
+            train_sequences(traces, gained, ignore_truncated=config.ignore_truncated),
+            max_row_tokens=config.max_row_tokens,
+            token_budget=config.token_budget,
+            dtype=self.learner.dtype,
+            device=self.learner.device,
+        )
+        stats = self.learner.step(batch, self._step_settings(batch))
+        self.step += 1
+        learned = time.perf_counter()
+        gap = None
+        if self.step < config.num_steps:
+            self.publisher.publish(self.step)
+            if self.step % config.probe_every == 0:
+                gap = self._check_parity()
+        ended = time.perf_counter()
+        row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained) | self._numbers(batch, stats)
+        row |= {
+            "rollout_seconds": played - began,
+            "learn_seconds": learned - played,
+            "sync_seconds": ended - learned,
+            "step_seconds": ended - began,
+            "tokens_per_second": row["sampled_tokens"] / (ended - began),
+        }
+        if gap is not None:
+            row["probe_gap"] = gap
+        self.folder.log(row)
+        if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
+            self.folder.keep(traces)
+        return row
+
+    def _step_settings(self, batch: Batch) -> StepSettings:
+        config = self.config
+        return StepSettings(
+            lr=config.lr_at(self.step),
+            divisor=self.planner.trained_seats if config.divisor == "constant" else max(batch.trained_tokens, 1),
+            temperature=config.temperature,
+            entropy_weight=config.entropy_at(self.step),
+            kl_weight=config.kl_weight,
+            ema_decay=config.ema_decay,
+            grad_clip=config.grad_clip,
+        )
+
+    def _numbers(self, batch: Batch, stats: StepStats) -> Row:
+        return {
+            "loss": stats.loss,
+            "entropy": stats.entropy,
+            "kl": stats.kl,
+            "grad_norm": stats.grad_norm,
+            "lr": self.config.lr_at(self.step - 1),
+            "max_logprob_gap": stats.max_gap,
+            "mean_logprob_gap": stats.mean_gap,
+            "trained_tokens": batch.trained_tokens,
+            "total_tokens": batch.total_tokens,
+            "computed_tokens": batch.computed_tokens,
+            "unique_ratio": batch.unique_ratio,
+        }
+
+    def save(self) -> None:
+        """Writes a checkpoint of the steps done so far.
+
+        Raises:
+            TrainingError: the disk is full or refuses.
+        """
+        state = {"baselines": self.baselines.state(), "sizes": self.folder.sizes()}
+        checkpoint.save(self.folder.path / "checkpoints", self.step, self.learner.state(), state)
+
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
+        self.learner.load_state(saved.tensors())
+        self.baselines.load(saved.state["baselines"])
+        self.step = saved.step
+
+    def _probe_prompts(self, chat: ChatFormat) -> list[list[int]]:
+        """Returns prompts of the game itself: the opening views of the first step's episodes."""
+        prompts: list[list[int]] = []
+        for plan in self.planner.plans(0)[:PROBES]:
+            env = self.planner.opened(plan)
+            prompts.append(chat.render(env.observe(env.pending[0])["messages"]))
+        return prompts
+
+    def _check_parity(self) -> float:
+        return self.publisher.check(
+            self.probes,
+            temperature=self.config.temperature,
+            seed=derive_seed(self.config.seed, "probe"),
+            tolerance=self.config.parity_tolerance,
+            version=self.step,
+        )
+
+    def _refuse_if_all_void(self, traces: Sequence[Trace]) -> None:
+        if traces and all(trace.void for trace in traces):
+            failure = traces[0].failure
+            reason = f"{failure.boundary}: {failure.kind}: {failure.message}" if failure else "unknown"
+            raise TrainingError(f"all {len(traces)} episodes of step {self.step} are void; the first: {reason}")
+
+    def _write_final(self) -> None:
+        aside = self.folder.final.with_name(".final.part")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        copy_model_files(self.base, aside)
+        self.learner.save(aside)
+        checkpoint.flush(aside / "model.safetensors")
+        aside.rename(self.folder.final)
+        shutil.rmtree(self.folder.path / "weights", ignore_errors=True)
+
+
+def train_sequences(traces: Sequence[Trace], gained: Credit, *, ignore_truncated: bool = False) -> list[TrainSequence]:
+    """Returns the learner's token streams of a batch of traces, each token with the advantage of its seat.
+
+    Args:
+        traces: of one step.
+        gained: the advantages.
+        ignore_truncated: train no token of a turn that was cut by the token cap; it leaves the divisor as well.
+    """
+    found: list[TrainSequence] = []
+    for trace in traces:
+        for sequence in sequences(trace):
+            advantage = gained.of(trace.id, sequence.seat)
+            if sequence.policy != LEARNER or advantage is None:
+                continue
+            trained = np.array(sequence.mask, dtype=np.bool_)
+            if ignore_truncated:
+                cut = [at >= 0 and trace.turns[at].finish == "length" for at in sequence.turn_of]
+                trained &= ~np.array(cut, dtype=np.bool_)
+            found.append(
+                TrainSequence(
+                    token_ids=np.array(sequence.token_ids, dtype=np.int64),
+                    trained=trained,
+                    advantage=np.full(len(trained), advantage),
+                    behaviour=np.array(sequence.logprobs),
+                )
+            )
+    return found
+
+
+def _source(config: TrainConfig) -> StartSource:
+    if config.starts is None:
+        return DealtSource(per_batch=config.starts_per_step)
+    return ListSource(read_starts(Path(config.starts)), per_batch=config.starts_per_step, seed=config.seed)
+
+
+def _record(config: TrainConfig, script: str, roster: Roster | None, source: StartSource) -> dict[str, Any]:
+    """Returns all that the weights depend on, as JSON, in the form that is kept in the run's folder."""
+    names = {key: who if isinstance(who, str) else who.name for key, who in (roster or {}).items()}
+    first = [dict(start) for start in source.batch(0)]
+    return config.to_json() | {"script": script, "roster": names, "batches": len(source), "first_starts": first}
+
+
+def _result(folder: RunFolder, *, was_complete: bool) -> TrainResult:
+    rows = folder.rows()
+    return TrainResult(
+        run_dir=folder.path,
+        final_dir=folder.final,
+        steps=len(rows),
+        rows=rows,
+        max_logprob_gap=max((row["max_logprob_gap"] for row in rows), default=0.0),
+        was_complete=was_complete,
+    )

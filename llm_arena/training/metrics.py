@@ -1,0 +1,88 @@
+"""Numbers about a step, per role, as flat JSON: `namer/reward`, `step_seconds`, ..."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from llm_arena.training.credit import Credit
+from llm_arena.types import Cause, Ending, Trace
+
+Row = dict[str, float]
+
+
+def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]], credit: Credit) -> Row:
+    """Returns the metrics of a batch of traces. Per role they count the trained seats only.
+
+    For each role: `reward` (mean per seat), `score` (mean of the game's own points, where it has some), `turns` and
+    `tokens` (means per seat), `tokens_per_turn`, `truncated` (share of turns cut by the token cap), `illegal` (share
+    of turns that were no legal action) and `illegal/<cause>`, `trained` (the role's share of all tokens that were
+    sampled by trained seats). For the batch: `void`, `early` (share of episodes that ended before the game was
+    decided: cut by the env or the context, or by a reply that was no legal action), and what the credit left without
+    signal.
+    """
+    played = [trace for trace in traces if not trace.void]
+    rewards: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
+    seats: Counter[str] = Counter()
+    turns: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    cut: Counter[str] = Counter()
+    causes: Counter[tuple[str, Cause]] = Counter()
+    early = 0
+    for trace in played:
+        trained = set(learners(trace))
+        reason = trace.outcome.reason if trace.outcome is not None else ""
+        early += trace.ending is not Ending.TERMINATED or reason.startswith(("forfeit", "penalty"))
+        for seat in trained:
+            role = trace.seats[seat].role
+            seats[role] += 1
+            reward = credit.rewards.get((trace.id, seat), trace.returns.get(seat, math.nan))
+            rewards.setdefault(role, []).append(reward)
+            if trace.outcome is not None and seat in trace.outcome.scores:
+                scores.setdefault(role, []).append(trace.outcome.scores[seat])
+        for turn in trace.turns:
+            if turn.seat in trained:
+                role = trace.seats[turn.seat].role
+                turns[role] += 1
+                tokens[role] += len(turn.completion_ids)
+                cut[role] += turn.finish == "length"
+                causes[role, turn.cause] += turn.cause is not Cause.LEGAL
+    row: Row = {
+        "episodes": len(played),
+        "void": credit.void,
+        "early": early / max(len(played), 1),
+        "groups": credit.groups,
+        "groups_uninformative": credit.uninformative,
+        "groups_incomplete": credit.incomplete,
+        "rewards_missing": credit.missing,
+        "sampled_tokens": tokens.total(),
+    }
+    for role in sorted(seats):
+        row[f"{role}/reward"] = _mean(rewards[role])
+        if role in scores:
+            row[f"{role}/score"] = _mean(scores[role])
+        row[f"{role}/turns"] = turns[role] / seats[role]
+        row[f"{role}/tokens"] = tokens[role] / seats[role]
+        row[f"{role}/tokens_per_turn"] = tokens[role] / max(turns[role], 1)
+        row[f"{role}/truncated"] = cut[role] / max(turns[role], 1)
+        bad = {cause: count for (who, cause), count in causes.items() if who == role and count}
+        row[f"{role}/illegal"] = sum(bad.values()) / max(turns[role], 1)
+        row |= {f"{role}/illegal/{cause}": count / turns[role] for cause, count in sorted(bad.items())}
+        row[f"{role}/trained"] = tokens[role] / max(tokens.total(), 1)
+    return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
+
+
+def headline(row: Row) -> tuple[str, float]:
+    """Returns the number to show as (name, value). Scores go first: in a zero-sum game the mean reward is always 0."""
+    for ending in ("/score", "/reward"):
+        names = [name for name in row if name.endswith(ending)]
+        if names:
+            return ending[1:], sum(row[name] for name in names) / len(names)
+    return "reward", 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return math.fsum(known) / len(known) if known else 0.0

@@ -1,0 +1,115 @@
+"""Which episodes a step plays: starts, groups, seeds, and who sits where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llm_arena.agent import Agent
+from llm_arena.env import ArenaEnv
+from llm_arena.errors import UsageError
+from llm_arena.registry import make
+from llm_arena.rollout import EpisodePlan
+from llm_arena.roster import resolve_roster
+from llm_arena.runtime import Runtime
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.sources import StartSource, derive_seed, env_arguments
+from llm_arena.types import EnvSpec, Trace
+
+LEARNER = "learner"
+"""Name of the trained policy, in rosters and in traces."""
+
+Roster = Mapping[str, str | Agent]
+"""Role or seat -> `learner`, an agent string, or an agent."""
+
+
+class Planner:
+    """Plans the episodes of each step; the plan of a step depends on settings and step alone.
+
+    Every seat that the learner holds is trained, all others are frozen: one code path for self-play and for fixed
+    opponents, with different rosters. With `config.opponent` the learner holds one seat, which moves on with every
+    start, so that all seats are trained equally often and all episodes of a group have the same seats.
+
+    Args:
+        config: the run's settings.
+        roster: who holds which role or seat; None follows `config.opponent`.
+        source: of starts.
+        runtime: serves the learner under that name, and the opponents' models.
+
+    Raises:
+        UsageError: nobody in the roster is the learner.
+    """
+
+    def __init__(self, config: TrainConfig, roster: Roster | None, source: StartSource, runtime: Runtime) -> None:
+        self._config = config
+        self._source = source
+        self._kwargs = config.env_kwargs()
+        self.env = make(config.env, **self._kwargs)
+        self.env = make(config.env, **self._kwargs, **self._filled(source.batch(0)[0]))
+        seats = self.env.possible_agents
+        if roster is not None and config.opponent is not None:
+            raise UsageError("give either a roster or an opponent, not both")
+        tables: list[Roster]
+        if roster is not None:
+            tables = [roster]
+        elif config.opponent is None:
+            tables = [dict.fromkeys(seats, LEARNER)]
+        else:
+            tables = [{seat: LEARNER if seat == own else config.opponent for seat in seats} for own in seats]
+        if not any(who == LEARNER for table in tables for who in table.values()):
+            raise UsageError(f'nobody in the roster is trained; give a role or seat of {seats} to "{LEARNER}"')
+        named = [{key: f"llm:{LEARNER}" if who == LEARNER else who for key, who in table.items()} for table in tables]
+        settings = {
+            "max_new_tokens": config.max_new_tokens,
+            "max_context_tokens": config.max_context_tokens,
+            "temperature": config.temperature,
+            "system": config.system,
+        }
+        self._tables = [resolve_roster(self.env, table, runtime=runtime, **settings) for table in named]
+
+    @property
+    def trained_seats(self) -> int:
+        """How many (trace, seat) pairs a step trains when no episode is void: the constant divisor of the loss."""
+        per_table = [sum(agent.policy == LEARNER for agent in table.values()) for table in self._tables]
+        return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
+
+    def plans(self, step: int) -> list[EpisodePlan]:
+        """Returns the episodes of step `step`, group by group."""
+        config = self._config
+        plans: list[EpisodePlan] = []
+        for k, start in enumerate(self._source.batch(step)):
+            spec = EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **self._filled(start)})
+            table = self._tables[(step * config.starts_per_step + k) % len(self._tables)]
+            for member in range(config.group_size):
+                plans.append(
+                    EpisodePlan(
+                        id=f"{step:06d}-{k:04d}-{member:02d}",
+                        spec=spec,
+                        seed=derive_seed(config.seed, "episode", step, k),
+                        group=f"{step:06d}-{k:04d}",
+                        agents=table,
+                        index=len(plans),
+                        run_seed=derive_seed(config.seed, "sampling"),
+                    )
+                )
+        return plans
+
+    def opened(self, plan: EpisodePlan) -> ArenaEnv:
+        """Returns the env of a plan at its start."""
+        env = make(plan.spec)
+        env.reset(seed=plan.seed)
+        return env
+
+    def _filled(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        return env_arguments(
+            start,
+            input_key=self._config.input_key,
+            label_key=self._config.label_key,
+            input_arg=self.env.input_arg,
+            label_arg=self.env.label_arg,
+        )
+
+
+def learner_seats(trace: Trace) -> list[str]:
+    """Returns the seats of a trace that the learner held."""
+    return [seat for seat, info in trace.seats.items() if info.policy == LEARNER]

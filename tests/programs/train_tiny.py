@@ -1,0 +1,146 @@
+"""A short training run of a tiny model, for tests that kill it.
+
+`train_tiny.py MODEL RUN_DIR POINT` trains and kills itself (SIGKILL) at POINT: rollout, step, save, publish, none.
+
+`train_tiny.py MODEL FOLDER moments COUNT SEED` trains once without a break, then COUNT times with a kill at a random
+moment and a second start; it prints one line of JSON with the largest difference of each run's final weights. Runs are
+forked, so that each costs little.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from llm_arena.training import checkpoint
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.learner import Learner
+from llm_arena.training.loop import TrainResult, train
+
+
+def config(model: str, run_dir: str, **changes: Any) -> TrainConfig:
+    """Settings that use all that a checkpoint has to hold: running baselines, anchor, schedules, momentum."""
+    settings: dict[str, Any] = {
+        "env": "kuhn-poker-v0",
+        "model": model,
+        "run_dir": run_dir,
+        "num_steps": 6,
+        "starts_per_step": 6,
+        "max_new_tokens": 2,
+        "lr": 1e-2,
+        "lr_end": 1e-3,
+        "warmup_steps": 2,
+        "weight_decay": 0.01,
+        "kl_weight": 0.5,
+        "ema_decay": 0.8,
+        "entropy_weight": 0.1,
+        "entropy_weight_end": 0.05,
+        "checkpoint_every": 2,
+        "illegal": "random_legal",
+    }
+    return TrainConfig(**settings | changes)
+
+
+def run(model: str, run_dir: str, **changes: Any) -> TrainResult:
+    """Trains, or goes on."""
+    return train(config(model, run_dir, **changes), script="tiny", progress=False)
+
+
+def die() -> None:
+    """Ends this process as `kill -9` would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(point: str) -> None:
+    """Has the fourth step (the second save) of this process end it."""
+    calls = 0
+
+    def after(owner: Any, name: str, count: int) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            result = original(*args, **kwargs)
+            calls += 1
+            if calls == count:
+                die()
+            return result
+
+        setattr(owner, name, wrapped)
+
+    if point == "rollout":
+        from llm_arena.engines.transformers_engine import TransformersEngine
+
+        after(TransformersEngine, "_sample", 12)
+    elif point == "step":
+        after(Learner, "accumulate", 4)
+    elif point == "save":
+        after(checkpoint, "save_file", 5)  # the second file of the second checkpoint
+    elif point == "publish":
+        from llm_arena.training.sync import Publisher
+
+        after(Publisher, "publish", 4)
+
+
+def apart(left: Path, right: Path) -> float:
+    """Returns the largest difference of two models' weights."""
+    one, other = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def forked(model: str, run_dir: Path, kill_after: float | None) -> bool:
+    """Trains in a child; returns whether the child was killed after `kill_after` seconds."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run(model, str(run_dir), checkpoint_every=1)
+            code = 0
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    killed = os.WIFSIGNALED(status)
+    if not killed and os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"the run in {run_dir} failed")
+    return killed
+
+
+def moments(model: str, folder: Path, count: int, seed: int) -> None:
+    """Kills runs at random moments and compares their final weights with those of the unbroken run."""
+    rng = random.Random(seed)
+    began = time.monotonic()
+    forked(model, folder / "unbroken", None)
+    seconds = time.monotonic() - began
+    runs = []
+    for index in range(count):
+        run_dir, moment = folder / f"run{index}", rng.uniform(0, seconds)
+        killed = forked(model, run_dir, moment)
+        done = checkpoint.newest(run_dir / "checkpoints")
+        forked(model, run_dir, None)
+        difference = apart(run_dir / "final", folder / "unbroken" / "final")
+        runs.append({"seconds": moment, "killed": killed, "step": done.step if done else 0, "difference": difference})
+        shutil.rmtree(run_dir)
+    print(json.dumps({"seconds_unbroken": seconds, "runs": runs}))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
+    if sys.argv[3] == "moments":
+        moments(sys.argv[1], Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        arm(sys.argv[3])
+        run(sys.argv[1], sys.argv[2])

@@ -1,0 +1,240 @@
+"""Rewards to advantages: running baselines, groups, and what must have no signal."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_arena.errors import UsageError
+from llm_arena.training.credit import Baselines, Credit, Estimator, Vote, assign, estimate
+from llm_arena.types import Ending, EnvSpec, SeatInfo, Trace
+
+
+def make_trace(id: str, returns: dict[str, float], *, group: str = "g", void: bool = False) -> Trace:
+    """A trace whose seats `<role>_<k>` got `returns`."""
+    seats = {seat: SeatInfo(role=seat.rsplit("_", 1)[0], agent="x", policy="learner") for seat in returns}
+    return Trace(
+        id=id,
+        spec=EnvSpec(id="toy-v0"),
+        seed=0,
+        group=group,
+        seats=seats,
+        returns={} if void else returns,
+        ending=Ending.VOID if void else Ending.TERMINATED,
+    )
+
+
+def by_seat(traces: list[Trace], estimator: Estimator, baselines: Baselines | None = None) -> Credit:
+    return assign(
+        traces,
+        by="seat",
+        estimator=estimator,
+        baselines=baselines or Baselines(),
+        learners=lambda trace: list(trace.seats),
+    )
+
+
+def group_of(rewards: list[float], estimator: Estimator) -> tuple[list[float], Credit]:
+    traces = [make_trace(f"t{i}", {"solver_0": reward}) for i, reward in enumerate(rewards)]
+    credit = by_seat(traces, estimator)
+    return [credit.advantages[trace.id, "solver_0"] for trace in traces], credit
+
+
+@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo"])
+@pytest.mark.parametrize("rewards", [[1.0, 1.0, 1.0, 1.0], [0.7]])
+def test_groups_without_contrast_have_zero_advantage_and_are_counted(
+    estimator: Estimator, rewards: list[float]
+) -> None:
+    advantages, credit = group_of(rewards, estimator)
+    assert advantages == [0.0] * len(rewards)
+    assert (credit.groups, credit.uninformative) == (1, 1)
+
+
+def test_group_mean_of_one_winner() -> None:
+    advantages, credit = group_of([0, 0, 0, 1], "group_mean")
+    assert advantages == pytest.approx([-0.25, -0.25, -0.25, 0.75])
+    assert credit.uninformative == 0
+
+
+def test_leave_one_out_compares_with_the_others_only() -> None:
+    assert group_of([0, 0, 0, 1], "loo")[0] == pytest.approx([-1 / 3, -1 / 3, -1 / 3, 1])
+
+
+def test_grpo_scales_by_the_spread() -> None:
+    advantages, _ = group_of([0, 0, 0, 1], "grpo")
+    assert sum(advantages) == pytest.approx(0)
+    assert [math.copysign(1, value) for value in advantages] == [-1, -1, -1, 1]
+    assert advantages[3] == pytest.approx(0.75 / math.sqrt(3 / 16))
+
+
+@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo"])
+def test_rounding_noise_is_no_contrast(estimator: Estimator) -> None:
+    advantages, credit = group_of([0.1 + 0.2, 0.3, 0.3], estimator)
+    assert max(map(abs, advantages)) < 1e-3
+    assert credit.uninformative == 1
+
+
+def test_roles_are_compared_apart() -> None:
+    same = [make_trace(f"t{i}", {"proposer_0": 1.0, "solver_0": -1.0}) for i in range(4)]
+    assert set(by_seat(same, "group_mean").advantages.values()) == {0.0}
+    rewards = [1.0, 0.0, 1.0, 0.0]
+    mixed = [make_trace(f"t{i}", {"proposer_0": reward, "solver_0": -reward}) for i, reward in enumerate(rewards)]
+    credit = by_seat(mixed, "group_mean")
+    assert [credit.advantages[f"t{i}", "proposer_0"] for i in range(4)] == [0.5, -0.5, 0.5, -0.5]
+    assert [credit.advantages[f"t{i}", "solver_0"] for i in range(4)] == [-0.5, 0.5, -0.5, 0.5]
+
+
+def test_running_baseline_is_read_before_its_update() -> None:
+    traces = [make_trace(f"t{i}", {"solver_0": reward}) for i, reward in enumerate([1.0, 1.0, -1.0])]
+    plain = by_seat(traces, "rae", Baselines(0.9, bias_correction=False))
+    assert list(plain.advantages.values()) == pytest.approx([1, 0.9, -1.19])
+    corrected = by_seat(traces, "rae", Baselines(0.9))
+    assert list(corrected.advantages.values()) == pytest.approx([1, 0, -2])
+
+
+def test_a_role_that_always_loses_is_soon_not_punished_for_it() -> None:
+    baselines = Baselines()
+    traces = [make_trace(f"t{i}", {"victim_0": -1.0}) for i in range(3)]
+    assert list(by_seat(traces, "rae", baselines).advantages.values()) == pytest.approx([-1, 0, 0])
+
+
+def test_a_running_baseline_holds_no_reward_of_the_same_trace() -> None:
+    baselines = Baselines(0.5, bias_correction=False)
+    first = by_seat([make_trace("a", {"namer_0": 1.0, "namer_1": -1.0})], "rae", baselines)
+    assert first.advantages == {("a", "namer_0"): 1.0, ("a", "namer_1"): -1.0}
+    assert baselines.value("toy-v0", "namer") == pytest.approx(0.5 * 0.5 - 0.5)
+
+
+def test_every_seat_votes_once_however_many_turns_it_has() -> None:
+    baselines = Baselines(0.9)
+    by_seat([make_trace("a", {"solver_0": 1.0})], "rae", baselines)
+    assert baselines.state() == [{"env_id": "toy-v0", "role": "solver", "mean": pytest.approx(0.1), "votes": 1}]
+
+
+def test_baselines_go_on_after_a_restart() -> None:
+    one, other = Baselines(), Baselines()
+    for reward in (1.0, -0.5, 0.25):
+        one.advantage("g", "r", reward)
+    other.load(one.state())
+    assert [other.advantage("g", "r", 1.0), other.value("g", "r")] == [
+        one.advantage("g", "r", 1.0),
+        one.value("g", "r"),
+    ]
+
+
+def test_a_void_member_shifts_nobody() -> None:
+    rewards = {0: 1.0, 1: 0.0, 3: 1.0, 4: 0.0}
+    first = [make_trace(f"a{i}", {"solver_0": rewards.get(i, 0.0)}, group="a", void=i == 2) for i in range(5)]
+    second = [
+        make_trace(f"b{i}", {"solver_0": reward}, group="b") for i, reward in enumerate([1.0, 0.0, 0.0, 0.0, 1.0])
+    ]
+    both, alone = by_seat(first + second, "group_mean"), by_seat(second, "group_mean")
+    assert ("a2", "solver_0") not in both.advantages
+    assert both.void == 1
+    assert {key: both.advantages[key, "solver_0"] for key in ("a0", "a1", "a3", "a4")} == {
+        "a0": 0.5,
+        "a1": -0.5,
+        "a3": 0.5,
+        "a4": -0.5,
+    }
+    assert {key: value for key, value in both.advantages.items() if key[0].startswith("b")} == alone.advantages
+
+
+@pytest.mark.parametrize("estimator", ["rae", "loo", "group_mean", "grpo", "none"])
+@pytest.mark.parametrize("unknown", [None, math.nan, math.inf])
+def test_an_unknown_reward_has_zero_advantage_and_no_effect(estimator: Estimator, unknown: float | None) -> None:
+    def vote(name: str, reward: float | None) -> Vote:
+        return Vote(trace_id=name, seat="s_0", role="s", env_id="e", group="g", unit=name, reward=reward)
+
+    known = [vote("a", 1.0), vote("b", 0.0)]
+    credit = estimate([known[0], vote("x", unknown), known[1]], estimator, Baselines())
+    assert credit.advantages.pop(("x", "s_0")) == 0.0
+    assert credit.missing == 1
+    assert credit.advantages == estimate(known, estimator, Baselines()).advantages
+
+
+def test_group_identity_survives_an_interruption() -> None:
+    before = [make_trace("t0", {"solver_0": 1.0})]
+    after = [make_trace(f"t{i}", {"solver_0": 0.0}) for i in (1, 2, 3)]
+    credit = by_seat(before + after, "group_mean")
+    assert list(credit.advantages.values()) == pytest.approx([0.75, -0.25, -0.25, -0.25])
+    assert credit.groups == 1
+
+
+def test_a_contest_is_scored_over_exactly_its_members() -> None:
+    seen: list[int] = []
+
+    def contest(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
+        seen.append(len(traces))
+        return [(float(i), {"place": i}) for i in range(len(traces))]
+
+    whole = [make_trace(f"a{i}", {"namer_0": 0.0}, group="a") for i in range(4)]
+    broken = [make_trace(f"b{i}", {"namer_0": 0.0}, group="b", void=i == 1) for i in range(4)]
+    credit = assign(
+        whole + broken,
+        by="group",
+        estimator="group_mean",
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+        group_reward=contest,
+    )
+    assert seen == [4]
+    assert list(credit.advantages.values()) == [-1.5, -0.5, 0.5, 1.5]
+    assert credit.metrics == {"place": [0, 1, 2, 3]}
+    assert (credit.incomplete, credit.void) == (1, 1)
+
+
+def test_a_group_reward_must_answer_for_every_trace() -> None:
+    with pytest.raises(UsageError, match="1 results for the 2 traces"):
+        assign(
+            [make_trace(name, {"namer_0": 0.0}) for name in "ab"],
+            by="group",
+            estimator="none",
+            baselines=Baselines(),
+            learners=lambda trace: list(trace.seats),
+            group_reward=lambda traces: [(0.0, {})],
+        )
+
+
+def test_credit_by_trace_is_refused_in_zero_sum_games() -> None:
+    traces = [make_trace("t", {"player_0": 1.0, "player_1": -1.0})]
+
+    def credit(force: bool) -> Credit:
+        return assign(
+            traces,
+            by="trace",
+            estimator="rae",
+            baselines=Baselines(),
+            learners=lambda trace: list(trace.seats),
+            zero_sum=True,
+            force=force,
+        )
+
+    with pytest.raises(UsageError, match="credit by seat"):
+        credit(force=False)
+    assert credit(force=True).of("t", "player_0") == 0.0
+
+
+def test_credit_by_trace_gives_all_seats_the_summed_return() -> None:
+    credit = assign(
+        [make_trace("t", {"solver_0": 0.25, "solver_1": 1.0})],
+        by="trace",
+        estimator="none",
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+    )
+    assert [credit.of("t", seat) for seat in ("solver_0", "solver_1")] == [1.25, 1.25]
+
+
+@given(
+    rewards=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12),
+    estimator=st.sampled_from(["loo", "group_mean", "grpo"]),
+)
+def test_group_advantages_are_finite_and_sum_to_zero(rewards: list[float], estimator: Estimator) -> None:
+    advantages, _ = group_of(rewards, estimator)
+    scale = max(1.0, *map(abs, rewards)) * len(rewards)
+    assert all(map(math.isfinite, advantages))
+    assert abs(math.fsum(advantages)) <= 1e-8 * scale

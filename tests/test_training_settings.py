@@ -1,0 +1,233 @@
+"""Settings, starts and checkpoints: everything of a run that needs no game."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
+from llm_arena.training import checkpoint
+from llm_arena.training.config import TrainConfig, differences, fingerprint, parse
+from llm_arena.training.run_folder import RunFolder
+from llm_arena.training.sources import DealtSource, ListSource, derive_seed, env_arguments, read_starts
+
+
+def read(*argv: str) -> TrainConfig:
+    return parse(TrainConfig, argv, prog="self_play")
+
+
+def test_defaults_then_toml_then_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("lr = 1\nnum_steps = 7\nstarts-per-step = 3\n[env_args]\nnamers = 2\n")
+    config = read("--config", str(path), "--steps", "9", "--env", "kuhn-poker-v0")
+    assert (config.lr, config.num_steps, config.starts_per_step, config.env) == (1, 9, 3, "kuhn-poker-v0")
+    assert config.env_kwargs() == {"namers": 2}
+    assert config.seed == TrainConfig().seed
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "says"),
+    [
+        (["--stpes", "3"], UnknownName, "--steps"),
+        (["--num-step", "3"], UnknownName, "--num-steps"),
+        (["--steps", "three"], UsageError, "three"),
+        (["--steps", "0"], UsageError, "at least 1"),
+        (["--estimator", "ppo"], UsageError, "group_mean"),
+        (["--env-args", "[1]"], UsageError, "JSON object"),
+        (["--temperature", "0"], UsageError, "greedy"),
+        (["stray"], UsageError, "stray"),
+        (["--config", "absent.toml"], UsageError, "absent.toml"),
+    ],
+)
+def test_bad_settings_are_one_line_with_the_remedy(argv: list[str], kind: type[ArenaError], says: str) -> None:
+    with pytest.raises(kind) as caught:
+        read(*argv)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [("nmu_steps = 3", 'Did you mean "num_steps"'), ('num_steps = "3"', "must be a int"), ("lr = ", "not valid TOML")],
+)
+def test_bad_toml_names_the_key(tmp_path: Path, toml: str, says: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(toml)
+    with pytest.raises(ArenaError, match=says) as caught:
+        read("--config", str(path))
+    assert caught.value.exit_code == 2
+
+
+def test_schedules_are_functions_of_the_step() -> None:
+    config = TrainConfig(num_steps=11, lr=1.0, lr_end=0.0, warmup_steps=2, entropy_weight=0.2, entropy_weight_end=0.1)
+    assert [config.lr_at(step) for step in (0, 1, 5, 10)] == pytest.approx([0.5, 0.9, 0.5, 0.0])
+    assert [config.entropy_at(step) for step in (0, 5, 10)] == pytest.approx([0.2, 0.15, 0.1])
+    assert TrainConfig(lr=0.3).lr_at(20) == 0.3
+
+
+def test_the_fingerprint_sees_what_the_weights_depend_on() -> None:
+    one = TrainConfig().to_json()
+    other = TrainConfig(checkpoint_every=3, run_dir="x", fresh=True).to_json()
+    assert fingerprint(one) == fingerprint(other)
+    assert differences(one, other) == []
+    assert fingerprint(one) != fingerprint(TrainConfig(lr=0.5).to_json())
+    assert differences(one, TrainConfig(lr=0.5).to_json()) == ["lr: 1e-05 -> 0.5"]
+
+
+def test_a_source_visits_every_start_once_per_pass_and_wraps_around() -> None:
+    source = ListSource([f"t{i}" for i in range(5)], per_batch=2, seed=3)
+    drawn = [start["prompt"] for index in range(10) for start in source.batch(index)]
+    passes = [drawn[at : at + 5] for at in range(0, 20, 5)]
+    assert [sorted(one) for one in passes] == [[f"t{i}" for i in range(5)]] * 4
+    assert len({tuple(one) for one in passes}) > 1
+    assert len(source) == 3
+
+
+def test_a_source_is_pure() -> None:
+    source = ListSource(list("abcdefg"), per_batch=3, seed=1)
+    later = source.batch(4)
+    assert [source.batch(index) for index in range(5)][4] == later
+    assert ListSource(list("abcdefg"), per_batch=3, seed=1).batch(4) == later
+    orders = {str([ListSource(list("abcdefg"), per_batch=7, seed=seed).batch(0)]) for seed in range(5)}
+    assert len(orders) > 1
+    assert ListSource(list("abc"), per_batch=3, shuffle=False).batch(7) == [{"prompt": letter} for letter in "abc"]
+
+
+def test_a_batch_may_be_larger_than_the_list() -> None:
+    batch = ListSource(["a", "b"], per_batch=5).batch(0)
+    prompts = [start["prompt"] for start in batch]
+    assert sorted(prompts[:2]) == sorted(prompts[2:4]) == ["a", "b"]
+
+
+def test_starts_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "starts.jsonl"
+    path.write_text('{"prompt": "tea\u2028house", "label": 3}\n"coffee shop"\n\n', encoding="utf-8")
+    assert read_starts(path) == [{"prompt": "tea\u2028house", "label": 3}, {"prompt": "coffee shop"}]
+    path.write_text('{"prompt": 1}\n[2]\n')
+    with pytest.raises(UsageError, match="line 2"):
+        read_starts(path)
+    path.write_text("\n")
+    with pytest.raises(UsageError, match="no starts"):
+        read_starts(path)
+    with pytest.raises(UsageError, match="at least one start"):
+        ListSource([], per_batch=1)
+
+
+def test_fields_of_a_start_fill_the_arguments_of_the_game() -> None:
+    def fill(start: dict[str, object], input_arg: str | None) -> dict[str, object]:
+        return env_arguments(start, input_key="q", label_key="a", input_arg=input_arg, label_arg="answer")
+
+    assert fill({"q": "tea", "a": 3, "other": 1}, "topic") == {"topic": "tea", "answer": 3}
+    assert fill({}, "topic") == {}
+    with pytest.raises(UsageError, match="'q' or 'a'"):
+        fill({"prompt": "tea"}, "topic")
+    assert DealtSource(per_batch=2).batch(9) == [{}, {}]
+
+
+def test_seeds_depend_on_all_parts() -> None:
+    seeds = {derive_seed(0, "x", 1), derive_seed(0, "x", 2), derive_seed(1, "x", 1), derive_seed(0, "y", 1)}
+    assert len(seeds) == 4
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+TENSORS = {"model": {"w": torch.arange(6.0).reshape(2, 3)}, "optimizer": {"step/w": torch.tensor(4.0)}}
+
+
+def test_checkpoints_round_trip_and_only_two_stay(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, TENSORS, {"baselines": [step]})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    saved = checkpoint.newest(tmp_path)
+    assert saved is not None
+    assert (saved.step, saved.state["baselines"]) == (3, [3])
+    loaded = saved.tensors()
+    assert torch.equal(loaded["model"]["w"], TENSORS["model"]["w"])
+    assert loaded["optimizer"]["step/w"].item() == 4.0
+
+
+@pytest.mark.parametrize("harm", ["state gone", "state torn", "tensors torn", "tensors gone"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, harm: str) -> None:
+    for step in (1, 2):
+        checkpoint.save(tmp_path, step, TENSORS, {})
+    newest = tmp_path / "step-00000002"
+    target = newest / ("state.json" if "state" in harm else "model.safetensors")
+    if "gone" in harm:
+        target.unlink()
+    else:
+        target.write_bytes(target.read_bytes()[:-3])
+    saved = checkpoint.newest(tmp_path)
+    assert saved is not None and saved.step == 1
+
+
+def test_a_checkpoint_half_written_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, TENSORS, {})
+    shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.part")
+    saved = checkpoint.newest(tmp_path)
+    assert saved is not None and saved.step == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert checkpoint.newest(tmp_path / "absent") is None
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(tmp_path, 1, TENSORS, {})
+
+    def full(tensors: object, path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(TrainingError, match="the disk is full") as caught:
+        checkpoint.save(tmp_path, 2, TENSORS, {})
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    saved = checkpoint.newest(tmp_path)
+    assert saved is not None and torch.equal(saved.tensors()["model"]["w"], TENSORS["model"]["w"])
+
+
+def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, TENSORS, {})
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(state | {"schema": 99}))
+    with pytest.raises(TrainingError, match="newer llm_arena"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_run_with_other_settings_is_not_overwritten(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path / "run", {"lr": 1, "seed": 0})
+    first.log({"step": 1.0})
+    first.close()
+    with pytest.raises(TrainingError, match=r"lr: 1 -> 2.*--fresh"):
+        RunFolder(tmp_path / "run", {"lr": 2, "seed": 0})
+    anew = RunFolder(tmp_path / "run", {"lr": 2, "seed": 0}, fresh=True)
+    assert anew.rows() == []
+    anew.close()
+
+
+def test_logs_are_cut_to_the_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, {"lr": 1})
+    folder.log({"step": 1.0})
+    checkpoint.save(tmp_path / "checkpoints", 1, TENSORS, {"sizes": folder.sizes()})
+    folder.log({"step": 2.0})
+    folder.close()
+    again = RunFolder(tmp_path, {"lr": 1})
+    assert again.rows() == [{"step": 1.0}]
+    again.close()
+
+
+def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, {"lr": 1})
+    with pytest.raises(TrainingError, match="another process"):
+        RunFolder(tmp_path, {"lr": 1})
+    folder.close()
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(TrainingError, match="no run"):
+        RunFolder(tmp_path, {"lr": 1}, fresh=True)
+    assert (tmp_path / "thesis.txt").exists()
