@@ -64,6 +64,7 @@ class Runtime:
             raise UsageError(f"max_open_episodes={max_open_episodes}; expected 1 or more")
         self.max_open_episodes = max_open_episodes
         own = getattr(engine, "lockstep", None)
+        self._loading = asyncio.Lock()
         self.lockstep: Lockstep | None = (
             own if own is not None else lockstep if isinstance(lockstep, Lockstep) else Lockstep() if lockstep else None
         )
@@ -215,14 +216,16 @@ class Runtime:
         from llm_arena.models import resolve_model  # both load heavy packages when they are used
         from llm_arena.tokens import ChatFormat
 
-        directory = await self.call(resolve_model, model)
-        chat = await self.call(ChatFormat.load, directory)
-        engine = self._home.engine
-        if engine is None:
-            from llm_arena.engines.transformers_engine import TransformersEngine
+        # One model at a time: transformers' lazy imports fail when two threads are the first to ask for them.
+        async with self._loading:
+            directory = await self.call(resolve_model, model)
+            chat = await self.call(ChatFormat.load, directory)
+            engine = self._home.engine
+            if engine is None:
+                from llm_arena.engines.transformers_engine import TransformersEngine
 
-            engine = self._home.engine = TransformersEngine(lockstep=self.lockstep)
-        await engine.publish(model, directory, 0)
+                engine = self._home.engine = TransformersEngine(lockstep=self.lockstep)
+            await engine.publish(model, directory, 0)
         return ServedPolicy(engine, model, chat, _context_tokens(directory))
 
     def _abort(self, job: _Job[Any]) -> None:

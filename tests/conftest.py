@@ -97,6 +97,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     spec = importlib.util.spec_from_file_location("soak_plugin", Path(__file__).with_name("soak_plugin.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     pluginmanager.register(module, "soak_plugin")
 

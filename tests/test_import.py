@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 HEAVY = ["torch", "transformers", "vllm", "tyro", "rich", "scipy", "tokenizers", "jinja2", "huggingface_hub"]
 
@@ -48,3 +51,24 @@ def test_public_names_resolve(tmp_path: Path) -> None:
     program = "import llm_arena; print([n for n in llm_arena.__all__ if getattr(llm_arena, n, None) is None])"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+SPY = """
+import os, sys
+class Spy:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+sys.meta_path.insert(0, Spy())
+import {module}
+"""
+
+
+@pytest.mark.parametrize("module", ["llm_arena.engines.transformers_engine", "llm_arena.training.loop"])
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_torch_is_loaded_with_threads_that_sleep(module: str, given: str | None, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    command = [sys.executable, "-c", SPY.format(module=module)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == (given or "PASSIVE")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,6 +288,24 @@ def test_a_model_is_loaded_once_for_many_who_ask(tiny_model):
         assert served[0].policy_id == str(tiny_model)
         config = json.loads((tiny_model / "config.json").read_text())
         assert served[0].max_context_tokens == config["max_position_embeddings"]
+
+
+TWO_MODELS = """
+import asyncio, sys
+from llm_arena.runtime import Runtime
+async def both(runtime):
+    return await asyncio.gather(*(runtime.policy(folder) for folder in sys.argv[1:]))
+with Runtime() as runtime:
+    print(len(runtime.run(both(runtime))))
+"""
+
+
+def test_two_models_may_be_the_first_to_need_transformers(tiny_model, tmp_path):
+    # from two threads at once, `from transformers import ...` can fail
+    folders = [str(tiny_model), str(shutil.copytree(tiny_model, tmp_path / "other"))]
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", TWO_MODELS, *folders], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def test_an_unknown_model_is_an_error_each_time_and_the_next_one_loads(tiny_model):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_arena.errors import UsageError
-from llm_arena.training.credit import Baselines, Credit, Estimator, Vote, assign, estimate
+from llm_arena.training.credit import Baselines, Credit, Estimator, Vote, assign, check, estimate
 from llm_arena.types import Ending, EnvSpec, SeatInfo, Trace
 
 
@@ -199,23 +199,24 @@ def test_a_group_reward_must_answer_for_every_trace() -> None:
         )
 
 
-def test_credit_by_trace_is_refused_in_zero_sum_games() -> None:
-    traces = [make_trace("t", {"player_0": 1.0, "player_1": -1.0})]
-
-    def credit(force: bool) -> Credit:
-        return assign(
-            traces,
-            by="trace",
-            estimator="rae",
-            baselines=Baselines(),
-            learners=lambda trace: list(trace.seats),
-            zero_sum=True,
-            force=force,
-        )
-
+def test_credit_that_can_not_work_is_refused() -> None:
     with pytest.raises(UsageError, match="credit by seat"):
-        credit(force=False)
-    assert credit(force=True).of("t", "player_0") == 0.0
+        check("trace", zero_sum=True)
+    check("trace", zero_sum=True, force=True)
+    check("trace")
+    with pytest.raises(UsageError, match="group_reward"):
+        check("group")
+
+
+def test_credit_by_trace_of_a_zero_sum_game_is_nothing() -> None:
+    credit = assign(
+        [make_trace("t", {"player_0": 1.0, "player_1": -1.0})],
+        by="trace",
+        estimator="rae",
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+    )
+    assert credit.of("t", "player_0") == 0.0
 
 
 def test_credit_by_trace_gives_all_seats_the_summed_return() -> None:

@@ -1,16 +1,11 @@
-"""Whole runs of a tiny model: what is learned, from which credit, and that a killed run goes on."""
+"""Whole runs of a tiny model: what is learned, from which credit, and what stops a run."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,10 +17,11 @@ import llm_arena
 from llm_arena.engines.transformers_engine import TransformersEngine
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import EngineError, TrainingError, UsageError
+from llm_arena.lockstep import Lockstep
 from llm_arena.models import random_model
 from llm_arena.parsing import read_choice
 from llm_arena.rollout import EpisodePlan, play_many
-from llm_arena.runtime import Runtime
+from llm_arena.runtime import Runtime, ServedPolicy
 from llm_arena.tokens import ChatFormat
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch as batches
@@ -34,11 +30,10 @@ from llm_arena.training.credit import Baselines, Credit, assign
 from llm_arena.training.learner import Learner, StepSettings
 from llm_arena.training.loop import train, train_sequences
 from llm_arena.training.metrics import of_traces
-from llm_arena.training.planning import LEARNER, learner_seats
-from llm_arena.training.sources import ListSource
+from llm_arena.training.planning import LEARNER, Planner, learner_seats
+from llm_arena.training.sources import DealtSource, ListSource
+from llm_arena.training.sync import Publisher
 from llm_arena.types import Action, Completion, Move, Outcome, PastTurn, Reply, Trace, View
-
-PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
 
 
 class Bandit(ArenaEnv):
@@ -142,6 +137,32 @@ def test_summed_trace_reward_of_a_zero_sum_game_is_no_signal(small_model: Path, 
     refused = dataclasses.replace(config, force_trace_credit=False, run_dir=str(tmp_path / "refused"))
     with pytest.raises(UsageError, match="credit by seat"):
         train(refused, progress=False)
+
+
+@pytest.mark.parametrize("name", ["tiny_model", "smollm2"])
+def test_engine_and_learner_agree_before_the_first_update(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Whole episodes of naming: what the engine recorded, against the learner's prefix trees and its plain forward."""
+    base: Path = request.getfixturevalue(name)
+    engine = TransformersEngine(lockstep=Lockstep())
+    learner, chat = Learner.load(base), ChatFormat.load(base)
+    config = TrainConfig(env_args='{"namers": 3}', starts_per_step=2, max_new_tokens=12)
+    with Runtime(engine=engine) as runtime:
+        publisher = Publisher(learner, engine, runtime, policy=LEARNER, folder=tmp_path)
+        publisher.publish(0)
+        runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, 512))
+        planner = Planner(config, None, DealtSource(per_batch=2), runtime)
+        traces = runtime.run(play_many(planner.plans(0), runtime))
+        turn = traces[0].full_ids(0)
+        probed = publisher.probe([turn[0]], temperature=0.7, seed=1)
+    gained = assign(traces, by="seat", estimator="none", baselines=Baselines(), learners=learner_seats)
+    batch = batches.build(train_sequences(traces, gained))
+    sums = learner.accumulate(batch, StepSettings(lr=0.0, divisor=1.0))
+    assert batch.trained_tokens > 40
+    assert sums["max_gap"] < 1e-4
+    assert len(probed) == 8
+    assert max(abs(own - other) for own, other in probed) < 1e-4
 
 
 class Speaker:
@@ -322,108 +343,3 @@ def test_a_broken_engine_ends_the_run_with_its_reason(
     monkeypatch.setattr(TransformersEngine, "_sample", broken)
     with pytest.raises(TrainingError, match="all 32 episodes of step 0 are void.*the cable is out"):
         train(bandit_config(small_model, tmp_path), progress=False)
-
-
-def tiny() -> ModuleType:
-    """The program, as a module of this process."""
-    spec = importlib.util.spec_from_file_location("train_tiny", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of a run without a break."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    tiny().run(str(tiny_model), str(folder))
-    return folder
-
-
-def comparable(run_dir: Path) -> list[dict[str, float]]:
-    """The metrics of a run without what a clock says."""
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-def sampled(run_dir: Path) -> list[list[int]]:
-    """All completions of a run, in order."""
-    return [turn.completion_ids for trace in read_traces(run_dir / "traces.jsonl") for turn in trace.turns]
-
-
-@pytest.mark.parametrize("point", ["rollout", "step", "save", "publish"])
-def test_a_killed_run_ends_with_the_weights_of_the_unbroken_one(
-    point: str, tiny_model: Path, unbroken: Path, tmp_path: Path
-) -> None:
-    killed = subprocess.run([sys.executable, str(PROGRAM), str(tiny_model), str(tmp_path), point], timeout=120)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "final").exists()
-    assert (tmp_path / "checkpoints" / "step-00000002").is_dir()
-    result = tiny().run(str(tiny_model), str(tmp_path))
-    assert apart(result.final_dir, unbroken / "final") <= 1e-6
-    assert comparable(tmp_path) == comparable(unbroken)
-    assert sampled(tmp_path) == sampled(unbroken)
-
-
-def test_the_position_after_loading_is_that_of_the_steps_done(unbroken: Path) -> None:
-    newest = sorted((unbroken / "checkpoints").iterdir())[-1]
-    steps = [tensor.item() for name, tensor in load_file(newest / "optimizer.safetensors").items() if "step/" in name]
-    assert set(steps) == {6.0}
-    state = json.loads((newest / "state.json").read_text())
-    assert state["step"] == 6
-    assert state["baselines"][0]["votes"] == 6 * 6 * 2
-
-
-def test_a_complete_run_does_nothing(tiny_model: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*.*") if path.is_file()}
-    result = tiny().run(str(tiny_model), str(unbroken))
-    assert result.was_complete and result.steps == 6
-    assert "complete" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*.*") if path.is_file()} == before
-
-
-def test_other_settings_are_refused_by_name(tiny_model: Path, unbroken: Path) -> None:
-    with pytest.raises(TrainingError, match=r"lr: 0\.01 -> 0\.5"):
-        tiny().run(str(tiny_model), str(unbroken), lr=0.5)
-
-
-def test_the_final_folder_plays(unbroken: Path) -> None:
-    trace = llm_arena.play("kuhn-poker-v0", agents=str(unbroken / "final"), seed=0, max_new_tokens=1)
-    assert not trace.void
-    assert {info.policy for info in trace.seats.values()} == {str(unbroken / "final")}
-
-
-def test_ctrl_c_between_steps_saves_what_was_done(tiny_model: Path, unbroken: Path, tmp_path: Path) -> None:
-    program = tiny()
-
-    def press(row: dict[str, float], learner: Learner) -> None:
-        if row["step"] == 3:
-            raise KeyboardInterrupt
-
-    config = program.config(str(tiny_model), str(tmp_path))
-    with pytest.raises(KeyboardInterrupt):
-        train(config, script="tiny", progress=False, on_step=press)
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step-00000003"
-    assert apart(program.run(str(tiny_model), str(tmp_path)).final_dir, unbroken / "final") <= 1e-6
-
-
-def test_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak_report: Any) -> None:
-    """A sample of what `make soak` runs more often."""
-    check_random_moments(tiny_model, tmp_path, soak_report, count=2)
-
-
-@pytest.mark.soak
-def test_soak_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak_report: Any, soak_count: int) -> None:
-    check_random_moments(tiny_model, tmp_path, soak_report, count=soak_count)
-
-
-def check_random_moments(model: Path, folder: Path, report: Any, *, count: int) -> None:
-    command = [sys.executable, str(PROGRAM), str(model), str(folder), "moments", str(count), "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 60 * count)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    report("kills at random moments", figures)
-    assert len(figures["runs"]) == count
-    assert any(run["killed"] for run in figures["runs"])
-    assert max(run["difference"] for run in figures["runs"]) <= 1e-6

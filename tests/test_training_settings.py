@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import resource
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig, differences, fingerprint, parse
 from llm_arena.training.run_folder import RunFolder
 from llm_arena.training.sources import DealtSource, ListSource, derive_seed, env_arguments, read_starts
+from llm_arena.training.whole_folder import write_whole
 
 
 def read(*argv: str) -> TrainConfig:
@@ -173,20 +177,43 @@ def test_a_checkpoint_half_written_is_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "absent") is None
 
 
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow beyond 1,000 bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_refuses_leaves_the_old_checkpoint(tmp_path: Path, small_files: None) -> None:
     checkpoint.save(tmp_path, 1, TENSORS, {})
-
-    def full(tensors: object, path: Path) -> None:
-        Path(path).write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(TrainingError, match="the disk is full") as caught:
-        checkpoint.save(tmp_path, 2, TENSORS, {})
+    large = {"model": {"w": torch.zeros(1000)}}
+    with pytest.raises(TrainingError, match=r"step 2 .*File too large") as caught:
+        checkpoint.save(tmp_path, 2, large, {})
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     saved = checkpoint.newest(tmp_path)
     assert saved is not None and torch.equal(saved.tensors()["model"]["w"], TENSORS["model"]["w"])
+
+
+def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
+    def fill(aside: Path) -> None:
+        (aside / "half").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(TrainingError, match=r"the final model can't be written.*the disk is full.*make room"):
+        write_whole(tmp_path / "final", fill, what="the final model", durable=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_with_damaged_content_says_so(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, 1, TENSORS, {}) / "model.safetensors"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    saved = checkpoint.newest(tmp_path)
+    assert saved is not None
+    with pytest.raises(TrainingError, match="Delete it to go on from the one before"):
+        saved.tensors()
 
 
 def test_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:

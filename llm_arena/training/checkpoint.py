@@ -8,19 +8,19 @@ starts, episode seeds and sampling seeds are functions of the run's seed and the
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_arena.errors import TrainingError
+from llm_arena.training.whole_folder import PART, write_whole
 
 STATE = "state.json"
 SCHEMA = 1
@@ -36,8 +36,17 @@ class Checkpoint:
     state: dict[str, Any]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Loads the tensor files, by name without suffix."""
-        return {Path(name).stem: load_file(self.path / name) for name in self.state["files"]}
+        """Loads the tensor files, by name without suffix.
+
+        Raises:
+            TrainingError: a file is damaged.
+        """
+        try:
+            return {Path(name).stem: load_file(self.path / name) for name in self.state["files"]}
+        except (OSError, SafetensorError) as error:
+            raise TrainingError(
+                f"the checkpoint {self.path} can't be read: {error}. Delete it to go on from the one before"
+            ) from error
 
 
 def save(
@@ -56,26 +65,16 @@ def save(
         TrainingError: the disk is full or refuses; earlier checkpoints are intact.
     """
     final = folder / f"step-{step:08d}"
-    aside = folder / f".{final.name}.part"
-    needed = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
+
+    def fill(aside: Path) -> None:
         for name, group in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in group.items()}, aside / f"{name}.safetensors")
-            flush(aside / f"{name}.safetensors")
-        files = {f"{name}.safetensors": (aside / f"{name}.safetensors").stat().st_size for name in tensors}
+        files = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
         record = {"schema": SCHEMA, "step": step, "files": files, **state}
         (aside / STATE).write_text(json.dumps(record, indent=1), encoding="utf-8")
-        flush(aside / STATE)
-        if final.exists():
-            shutil.rmtree(final)
-        aside.rename(final)
-        flush(folder)
-    except (OSError, RuntimeError) as error:  # safetensors wraps the system's errors in a RuntimeError of its own
-        shutil.rmtree(aside, ignore_errors=True)
-        raise TrainingError(_disk_message(folder, step, needed, error)) from error
+
+    megabytes = sum(tensor.nbytes for group in tensors.values() for tensor in group.values()) / 1e6
+    write_whole(final, fill, what=f"the checkpoint of step {step} ({megabytes:,.0f} MB)", durable=True)
     for old in _folders(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -89,7 +88,7 @@ def newest(folder: Path) -> Checkpoint | None:
     """
     if not folder.is_dir():
         return None
-    for part in folder.glob(".*.part"):
+    for part in folder.glob(f".*{PART}"):
         shutil.rmtree(part, ignore_errors=True)
     for path in reversed(_folders(folder)):
         try:
@@ -107,28 +106,5 @@ def newest(folder: Path) -> Checkpoint | None:
     return None
 
 
-def flush(path: Path) -> None:
-    """Forces a file, or the entries of a folder, to the disk."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:
-        if path.is_dir():  # Windows opens no folders, and has no such flush
-            return
-        raise
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
-
-
-def _disk_message(folder: Path, step: int, needed: int, error: Exception) -> str:
-    full = "No space left" in str(error) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
-    reason = f"the disk is full, {needed / 1e6:,.0f} MB are needed" if full else str(error)
-    return (
-        f"the checkpoint of step {step} can't be written to {folder}: {reason}. Earlier checkpoints are intact: make "
-        "room and give the same command again"
-    )

@@ -116,7 +116,7 @@ class TrainConfig:
     probe_every: int = 10
     """Every so many weight updates, check that engine and learner give the same log-probabilities."""
     parity_tolerance: float = 1e-4
-    """Largest difference allowed in that check, in nats."""
+    """Largest difference allowed in that check, in nats (times |log-probability| for improbable tokens)."""
     checkpoint_every: int = 10
     """Steps between checkpoints. The last step always has one."""
     keep_traces: int = 1

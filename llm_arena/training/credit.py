@@ -274,6 +274,23 @@ def _within_groups(known: list[tuple[Vote, float]], estimator: Estimator, credit
             credit.advantages[vote.trace_id, vote.seat] = (reward - mean) * scale
 
 
+def check(
+    by: CreditBy, *, zero_sum: bool = False, force: bool = False, group_reward: GroupReward | None = None
+) -> None:
+    """Refuses a way of crediting that can't work with a game.
+
+    Raises:
+        UsageError: credit by trace in a zero-sum game without `force`, or credit by group without a group reward.
+    """
+    if by == "trace" and zero_sum and not force:
+        raise UsageError(
+            "credit by trace sums the rewards of all seats, and in a zero-sum game that sum is always 0: nothing would "
+            "be learned. Use credit by seat"
+        )
+    if by == "group" and group_reward is None:
+        raise UsageError("credit by group needs a game with a group_reward(traces) function; use credit by seat")
+
+
 def assign(
     traces: Sequence[Trace],
     *,
@@ -282,8 +299,6 @@ def assign(
     baselines: Baselines,
     learners: Callable[[Trace], Iterable[str]],
     group_reward: GroupReward | None = None,
-    zero_sum: bool = False,
-    force: bool = False,
 ) -> Credit:
     """Returns the advantages of a batch of traces.
 
@@ -295,26 +310,19 @@ def assign(
         baselines: running baselines, updated here by `rae`.
         learners: the seats of a trace that are being trained.
         group_reward: for `by="group"`.
-        zero_sum: whether the game is zero-sum.
-        force: allow credit by trace in a zero-sum game.
 
     Raises:
-        UsageError: credit by trace in a zero-sum game without `force`, or credit by group without a group reward.
+        UsageError: credit by group without a group reward.
     """
     metrics: dict[str, list[float]] = {}
     incomplete = 0
     if by == "seat":
         votes = votes_by_seat(traces, learners)
     elif by == "trace":
-        if zero_sum and not force:
-            raise UsageError(
-                "credit by trace sums the rewards of all seats, and in a zero-sum game that sum is always 0: nothing "
-                "would be learned. Use credit by seat"
-            )
         votes = votes_by_trace(traces)
     else:
-        if group_reward is None:
-            raise UsageError("credit by group needs a game with a group_reward(traces) function")
+        check(by, group_reward=group_reward)
+        assert group_reward is not None  # checked above
         votes, metrics, incomplete = votes_by_group(traces, learners, group_reward)
     credit = estimate(votes, estimator, baselines)
     credit.metrics, credit.incomplete = metrics, incomplete

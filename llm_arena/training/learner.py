@@ -202,7 +202,7 @@ class Learner:
             logits = model(**inputs).logits.flatten(0, 1)[micro.heads]
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
-        return torch.log_softmax(logits / temperature, dim=-1)
+        return torch.log_softmax(logits if temperature == 1 else logits / temperature, dim=-1)
 
     def _refuse(self, what: str, value: float) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -23,7 +23,6 @@ from llm_arena.errors import TrainingError
 from llm_arena.lockstep import Lockstep
 from llm_arena.models import resolve_model
 from llm_arena.recorder import sequences
-from llm_arena.registry import make
 from llm_arena.rollout import play_many
 from llm_arena.runtime import Runtime, ServedPolicy
 from llm_arena.tokens import ChatFormat
@@ -39,6 +38,7 @@ from llm_arena.training.progress import Progress
 from llm_arena.training.run_folder import RunFolder, copy_model_files
 from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, read_starts
 from llm_arena.training.sync import Publisher
+from llm_arena.training.whole_folder import write_whole
 from llm_arena.types import Trace
 
 OnStep = Callable[[Row, Learner], object]
@@ -90,23 +90,24 @@ def train(
     """
     script = script or Path(sys.argv[0]).stem or "train"
     source = source or _source(config)
-    make(config.env, **config.env_kwargs())  # mistakes show before there is a folder
-    base = resolve_model(config.model)
-    chat = ChatFormat.load(base)
     settings = _record(config, script, roster, source)
     path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
-    folder = RunFolder(path, settings, fresh=config.fresh)
-    try:
-        if folder.complete:
-            print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
-            return _result(folder, was_complete=True)
-        engine = TransformersEngine(lockstep=Lockstep(), max_batch_rows=config.max_open_episodes * 16)
-        with Runtime(engine=engine, max_open_episodes=config.max_open_episodes) as runtime:
-            trainer = Trainer(config, folder, runtime, engine, base, chat, roster=roster, source=source)
+    engine = TransformersEngine(lockstep=Lockstep(), max_batch_rows=config.max_open_episodes * 16)
+    with Runtime(engine=engine, max_open_episodes=config.max_open_episodes) as runtime:
+        # Before there is a folder: mistakes in the settings leave nothing behind.
+        planner = Planner(config, roster, source, runtime)
+        base = resolve_model(config.model)
+        chat = ChatFormat.load(base)
+        folder = RunFolder(path, settings, fresh=config.fresh)
+        try:
+            if folder.complete:
+                print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
+                return _result(folder, was_complete=True)
+            trainer = Trainer(config, folder, runtime, engine, planner, base, chat)
             trainer.run(on_step=on_step, progress=progress)
-        return _result(folder, was_complete=False)
-    finally:
-        folder.close()
+            return _result(folder, was_complete=False)
+        finally:
+            folder.close()
 
 
 class Trainer:
@@ -117,10 +118,9 @@ class Trainer:
         folder: of the run; its checkpoint, if any, is taken up.
         runtime: where episodes are played.
         engine: the runtime's engine.
+        planner: of the episodes.
         base: folder of the model to start from.
         chat: its chat format.
-        roster: see `train`.
-        source: of starts.
     """
 
     def __init__(
@@ -129,11 +129,9 @@ class Trainer:
         folder: RunFolder,
         runtime: Runtime,
         engine: Engine,
+        planner: Planner,
         base: Path,
         chat: ChatFormat,
-        *,
-        roster: Roster | None,
-        source: StartSource,
     ) -> None:
         self.config = config
         self.folder = folder
@@ -149,7 +147,7 @@ class Trainer:
         self.publisher.publish(self.step)
         longest = self.learner.model.config.max_position_embeddings
         runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, longest))
-        self.planner = Planner(config, roster, source, runtime)
+        self.planner = planner
         self.probes = self._probe_prompts(chat)
         self._check_parity()
 
@@ -190,8 +188,6 @@ class Trainer:
             baselines=self.baselines,
             learners=learner_seats,
             group_reward=type(self.planner.env).group_reward,
-            zero_sum=self.planner.env.zero_sum,
-            force=config.force_trace_credit,
         )
         batch = batches.build(
             train_sequences(traces, gained, ignore_truncated=config.ignore_truncated),
@@ -289,13 +285,11 @@ class Trainer:
             raise TrainingError(f"all {len(traces)} episodes of step {self.step} are void; the first: {reason}")
 
     def _write_final(self) -> None:
-        aside = self.folder.final.with_name(".final.part")
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        copy_model_files(self.base, aside)
-        self.learner.save(aside)
-        checkpoint.flush(aside / "model.safetensors")
-        aside.rename(self.folder.final)
+        def fill(aside: Path) -> None:
+            copy_model_files(self.base, aside)
+            self.learner.save(aside)
+
+        write_whole(self.folder.final, fill, what="the final model", durable=True)
         shutil.rmtree(self.folder.path / "weights", ignore_errors=True)
 
 

@@ -12,6 +12,7 @@ from llm_arena.registry import make
 from llm_arena.rollout import EpisodePlan
 from llm_arena.roster import resolve_roster
 from llm_arena.runtime import Runtime
+from llm_arena.training import credit
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.sources import StartSource, derive_seed, env_arguments
 from llm_arena.types import EnvSpec, Trace
@@ -37,7 +38,7 @@ class Planner:
         runtime: serves the learner under that name, and the opponents' models.
 
     Raises:
-        UsageError: nobody in the roster is the learner.
+        UsageError: nobody in the roster is the learner, or the game can't be credited in the way that is asked for.
     """
 
     def __init__(self, config: TrainConfig, roster: Roster | None, source: StartSource, runtime: Runtime) -> None:
@@ -46,6 +47,12 @@ class Planner:
         self._kwargs = config.env_kwargs()
         self.env = make(config.env, **self._kwargs)
         self.env = make(config.env, **self._kwargs, **self._filled(source.batch(0)[0]))
+        credit.check(
+            config.credit,
+            zero_sum=self.env.zero_sum,
+            force=config.force_trace_credit,
+            group_reward=type(self.env).group_reward,
+        )
         seats = self.env.possible_agents
         if roster is not None and config.opponent is not None:
             raise UsageError("give either a roster or an opponent, not both")

@@ -26,6 +26,7 @@ from llm_arena.trace_file import TraceWriter
 from llm_arena.training import checkpoint
 from llm_arena.training.config import differences
 from llm_arena.training.metrics import Row
+from llm_arena.training.whole_folder import flush
 from llm_arena.types import Trace
 
 IGNORED_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".index.json")
@@ -136,7 +137,7 @@ class RunFolder:
     def _write_aside(self, path: Path, text: str) -> None:
         aside = path.with_suffix(".part")
         aside.write_text(text + "\n", encoding="utf-8")
-        checkpoint.flush(aside)
+        flush(aside)
         aside.replace(path)
 
 

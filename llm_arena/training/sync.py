@@ -14,6 +14,7 @@ from llm_arena.engines.base import Engine, Sampling
 from llm_arena.errors import TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
+from llm_arena.training.whole_folder import write_whole
 
 
 class Publisher:
@@ -34,7 +35,6 @@ class Publisher:
         self._policy = policy
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
 
     def publish(self, version: int) -> None:
         """Gives the engine the learner's weights as they are now.
@@ -43,23 +43,16 @@ class Publisher:
             TrainingError: the weights can't be written.
         """
         final = self._folder / f"v{version:08d}"
-        aside = final.with_name(f".{final.name}.part")
-        try:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir()
-            self._learner.save(aside)
-            aside.rename(final)
-        except (OSError, RuntimeError) as error:
-            raise TrainingError(
-                f"version {version} of the weights can't be written to {self._folder}: {error}"
-            ) from error
+        write_whole(final, self._learner.save, what=f"version {version} of the weights", durable=False)
         self._runtime.run(self._engine.publish(self._policy, final, version))
         for old in self._folder.glob("v*"):
             if old != final:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def probe(self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, tokens: int = 8) -> float:
-        """Has the engine sample after each prompt and returns the largest |engine - learner| log-probability, in nats.
+    def probe(
+        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, tokens: int = 8
+    ) -> list[tuple[float, float]]:
+        """Has the engine sample after each prompt; returns (learner's, engine's) log-probability of each sampled token.
 
         Args:
             prompts: ids of the contexts.
@@ -67,24 +60,31 @@ class Publisher:
             seed: of sampling.
             tokens: how many to sample after each prompt.
         """
-        worst = 0.0
+        pairs: list[tuple[float, float]] = []
         for index, prompt in enumerate(prompts):
             sampling = Sampling(max_new_tokens=tokens, temperature=temperature, seed=seed + index)
             completion = self._runtime.run(self._engine.generate(list(prompt), sampling, self._policy))
             own = self._learner.logprobs(prompt, completion.token_ids, temperature).tolist()
-            worst = max([worst, *(abs(a - b) for a, b in zip(own, completion.logprobs, strict=True))])
-        return worst
+            pairs += zip(own, completion.logprobs, strict=True)
+        return pairs
 
     def check(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, tolerance: float, version: int
     ) -> float:
         """Probes, and stops the run if the engine does not serve what the learner holds.
 
+        Rounding grows with the logits, so for a token of probability below 1/e the tolerance is multiplied by
+        |log-probability|. Weights that are one update old are off by far more.
+
+        Returns:
+            The largest |engine - learner| log-probability, in nats.
+
         Raises:
-            TrainingError: a log-probability differs by more than `tolerance`.
+            TrainingError: a log-probability differs by more than the tolerance.
         """
-        gap = self.probe(prompts, temperature=temperature, seed=seed)
-        if not gap <= tolerance:
+        pairs = self.probe(prompts, temperature=temperature, seed=seed)
+        gap = max(abs(own - other) for own, other in pairs)
+        if not all(abs(own - other) <= tolerance * max(1.0, abs(own)) for own, other in pairs):
             raise TrainingError(
                 f"after version {version} was published, engine and learner differ by {gap:.2g} nats on {len(prompts)} "
                 f"probe prompts, more than {tolerance:g}: the engine does not serve the new weights, or computes in a "

@@ -1,0 +1,198 @@
+"""A run that is killed, stopped or repeated: the same command goes on to the weights of the unbroken run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import llm_arena
+from llm_arena.errors import ArenaError, ModelError, TrainingError, UsageError
+from llm_arena.trace_file import read_traces
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.learner import Learner
+from llm_arena.training.loop import train
+
+PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
+SELF_PLAY = Path(__file__).parents[1] / "train" / "self_play.py"
+
+
+def apart(left: Path, right: Path) -> float:
+    one, other = (load_file(folder / "model.safetensors") for folder in (left, right))
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def tiny() -> ModuleType:
+    """The program, as a module of this process."""
+    spec = importlib.util.spec_from_file_location("train_tiny", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a run without a break."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    tiny().run(str(tiny_model), str(folder))
+    return folder
+
+
+def comparable(run_dir: Path) -> list[dict[str, float]]:
+    """The metrics of a run without what a clock says."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+def sampled(run_dir: Path) -> list[list[int]]:
+    """All completions of a run, in order."""
+    return [turn.completion_ids for trace in read_traces(run_dir / "traces.jsonl") for turn in trace.turns]
+
+
+@pytest.mark.parametrize("point", ["rollout", "step", "save", "publish"])
+def test_a_killed_run_ends_with_the_weights_of_the_unbroken_one(
+    point: str, tiny_model: Path, unbroken: Path, tmp_path: Path
+) -> None:
+    killed = subprocess.run([sys.executable, str(PROGRAM), str(tiny_model), str(tmp_path), point], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "final").exists()
+    assert (tmp_path / "checkpoints" / "step-00000002").is_dir()
+    result = tiny().run(str(tiny_model), str(tmp_path))
+    assert apart(result.final_dir, unbroken / "final") <= 1e-6
+    # products of matrices may be summed in another order in another process
+    assert comparable(tmp_path) == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in comparable(unbroken)]
+    assert sampled(tmp_path) == sampled(unbroken)
+
+
+def test_the_position_after_loading_is_that_of_the_steps_done(unbroken: Path) -> None:
+    newest = sorted((unbroken / "checkpoints").iterdir())[-1]
+    steps = [tensor.item() for name, tensor in load_file(newest / "optimizer.safetensors").items() if "step/" in name]
+    assert set(steps) == {6.0}
+    state = json.loads((newest / "state.json").read_text())
+    assert state["step"] == 6
+    assert state["baselines"][0]["votes"] == 6 * 6 * 2
+
+
+def test_a_complete_run_does_nothing(tiny_model: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in unbroken.rglob("*.*") if path.is_file()}
+    result = tiny().run(str(tiny_model), str(unbroken))
+    assert result.was_complete and result.steps == 6
+    assert "complete" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*.*") if path.is_file()} == before
+
+
+def test_other_settings_are_refused_by_name(tiny_model: Path, unbroken: Path) -> None:
+    with pytest.raises(TrainingError, match=r"lr: 0\.01 -> 0\.5"):
+        tiny().run(str(tiny_model), str(unbroken), lr=0.5)
+
+
+def test_the_final_folder_plays(unbroken: Path) -> None:
+    trace = llm_arena.play("kuhn-poker-v0", agents=str(unbroken / "final"), seed=0, max_new_tokens=1)
+    assert not trace.void
+    assert {info.policy for info in trace.seats.values()} == {str(unbroken / "final")}
+
+
+def test_ctrl_c_between_steps_saves_what_was_done(tiny_model: Path, unbroken: Path, tmp_path: Path) -> None:
+    program = tiny()
+
+    def press(row: dict[str, float], learner: Learner) -> None:
+        if row["step"] == 3:
+            raise KeyboardInterrupt
+
+    config = program.config(str(tiny_model), str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        train(config, script="tiny", progress=False, on_step=press)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step-00000003"
+    assert apart(program.run(str(tiny_model), str(tmp_path)).final_dir, unbroken / "final") <= 1e-6
+
+
+def test_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak: Any) -> None:
+    """A sample of what `make soak` runs more often."""
+    check_random_moments(tiny_model, tmp_path, soak)
+
+
+@pytest.mark.soak
+def test_soak_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak: Any) -> None:
+    check_random_moments(tiny_model, tmp_path, soak)
+
+
+def check_random_moments(model: Path, folder: Path, soak: Any) -> None:
+    """Kills runs at random moments, each of which must end with the weights of the unbroken run."""
+    for number in range(len(soak.runs), soak.count):
+        began = time.monotonic()
+        command = [sys.executable, str(PROGRAM), str(model), str(folder / str(number)), "moments", "1"]
+        done = subprocess.run([*command, str(soak.seed + number)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        [run] = json.loads(done.stdout.splitlines()[-1])["runs"]
+        assert run["difference"] <= 1e-6
+        soak.add(run, time.monotonic() - began)
+    assert len(soak.runs) == soak.count
+    assert any(run["killed"] for run in soak.runs)
+
+
+def test_ctrl_c_during_a_run_exits_130_and_loses_no_step(tiny_model: Path, tmp_path: Path) -> None:
+    settings = ["--env", "kuhn-poker-v0", "--max-new-tokens", "2", "--starts-per-step", "4", "--run-dir", "run"]
+    command = [sys.executable, str(SELF_PLAY), "--model", str(tiny_model), "--steps", "5000", *settings]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step 5/"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read().splitlines()
+        assert process.wait(timeout=20) == 130
+    assert rest[-1] == "llm-arena: interrupted"
+    [newest] = (tmp_path / "run" / "checkpoints").iterdir()
+    logged = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert int(newest.name.removeprefix("step-")) == len(logged) >= 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--env", "kuhn-pokr-v0"], "kuhn-poker-v0"),
+        (["--model", "smollm3"], "smollm2-135m"),
+        (["--opponent", "random-lega", "--env", "kuhn-poker-v0"], "random-legal"),
+        (["--env-args", '{"namerz": 4}'], "namers"),
+        (["--starts", "absent.jsonl"], "absent.jsonl"),
+    ],
+)
+def test_mistakes_are_usage_errors_and_leave_no_run(
+    arguments: list[str], says: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main = importlib.import_module("llm_arena.train.self_play").main
+    model = [] if "--model" in arguments else ["--model", str(tiny_model)]
+    with pytest.raises(ArenaError, match=says) as caught:
+        main([*arguments, *model])
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_without_a_chat_template_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_model, bare)
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        (bare / name).unlink(missing_ok=True)
+    with pytest.raises(ModelError, match="chat template"):
+        train(TrainConfig(model=str(bare), run_dir=str(tmp_path / "run")), progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_frozen_opponent_needs_an_opponent() -> None:
+    main = importlib.import_module("llm_arena.train.frozen_opponent").main
+    with pytest.raises(UsageError, match="--opponent"):
+        main(["--opponent", "None"])
