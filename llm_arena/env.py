@@ -98,6 +98,11 @@ class ArenaEnv(AECBooks):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        taken = [name for name in cls.__dict__ if re.match(r"_[a-z]", name) and hasattr(ArenaEnv, name)]
+        if taken:
+            raise EnvContractError(
+                f"{cls.__name__} defines {taken[0]}, which is the base class's own; choose another name"
+            )
         cls._defaults = _defaults(cls)
         if "id" not in cls.__dict__:
             return

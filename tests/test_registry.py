@@ -151,6 +151,8 @@ def test_module_colon_id_imports_first(tmp_path, monkeypatch):
 def test_bad_class_attributes_are_told_when_the_class_is_made():
     with pytest.raises(EnvContractError, match="a version"):
         type("Bad", (Wait,), {"id": "noversion"})
+    with pytest.raises(EnvContractError, match="defines _pay"):
+        type("Bad", (Wait,), {"_pay": lambda self, rewards: None})
     with pytest.raises(EnvContractError, match="lower-case letters"):
         type("Bad", (Wait,), {"id": "bad-v0", "roles": {"Player1": 2}})
 
