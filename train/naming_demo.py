@@ -37,8 +37,8 @@ from llm_arena.types import EnvSpec, Trace
 
 TRAINED, INITIAL, SCRIPTED = "trained", "initial", "scripted"
 
-TOPICS = SPLITS["heldout"][::2]
-"""Half of the held-out topics: with the seats swapped, two matches each for every two entrants."""
+TOPICS = SPLITS["heldout"]
+"""With the seats swapped, two matches on each topic for every two entrants."""
 
 SHOWN_TOPICS = 8
 
