@@ -7,6 +7,7 @@ import json
 import resource
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -177,19 +178,21 @@ def test_a_checkpoint_half_written_is_no_checkpoint(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path / "absent") is None
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file of this process may grow beyond 1,000 bytes, as if the disk were full."""
+    """No file of this process may grow beyond 1,000 bytes, as if the disk were full; not even pytest's own output."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_disk_that_refuses_leaves_the_old_checkpoint(tmp_path: Path, small_files: None) -> None:
+def test_a_disk_that_refuses_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, TENSORS, {})
     large = {"model": {"w": torch.zeros(1000)}}
-    with pytest.raises(TrainingError, match=r"step 2 .*File too large") as caught:
+    with pytest.raises(TrainingError, match=r"step 2 .*File too large") as caught, small_files():
         checkpoint.save(tmp_path, 2, large, {})
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
