@@ -169,6 +169,9 @@ def pay_group(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
     if not settings:
         return [(math.nan, {}) for _ in traces]
     told = [_said(trace) for trace in traces]
+    overflowed = next((at for at, trace in enumerate(traces) if trace.ending is Ending.CONTEXT_OVERFLOW), None)
+    if overflowed is not None:
+        return _pay_overflow(traces, overflowed, [penalty for _, _, penalty in told])
     names = [name for takes_part, name, _ in told if takes_part]
     contest = iter(zip(*hold_contest(*settings.pop(), names), strict=True))
     paid: list[tuple[float, dict[str, float]]] = []
@@ -180,6 +183,20 @@ def pay_group(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
         tokens = 0.0 if name is None else float(token_count(name))
         numbers = {"win_score": reward, "wins_minus_losses": float(total), "name_tokens": tokens}
         paid.append((reward + penalty, numbers))
+    return paid
+
+
+def _pay_overflow(
+    traces: list[Trace], overflowed: int, penalties: Sequence[float]
+) -> list[tuple[float, dict[str, float]]]:
+    """Pays a group in which a context overflowed, which ends one episode with all its names before the contest."""
+    forfeit = traces[overflowed].spec.kwargs["overflow"] == "forfeit"
+    others = sum(not trace.void for trace in traces) - 1
+    paid: list[tuple[float, dict[str, float]]] = []
+    for at, trace in enumerate(traces):
+        share = 0.0 if not forfeit else -Naming.forfeit_cost if at == overflowed else Naming.forfeit_cost / others
+        answered = penalties[at] if at < overflowed else 0.0
+        paid.append((math.nan, {}) if trace.void else (share + answered, {"win_score": share}))
     return paid
 
 
@@ -198,7 +215,7 @@ def _said(trace: Trace) -> tuple[bool, str | None, float]:
     """Returns whether an episode takes part in the contest, its name (None: unreadable), and its penalty."""
     kwargs = trace.spec.kwargs
     if trace.ending is not Ending.TERMINATED:
-        return trace.ending is Ending.CONTEXT_OVERFLOW and kwargs["overflow"] == "forfeit", None, 0.0
+        return False, None, 0.0
     action = trace.turns[-1].action
     if isinstance(action, dict):
         return True, read_name(Reply(action["random_legal"])), 0.0
@@ -247,6 +264,8 @@ class Naming(ArenaEnv):
             raise UsageError(f"{self.id}: normalize={normalize!r}; expected opponents or matchups")
         load_judge(judge)
         super().__init__(counts={"namer": namers}, **options)
+        if self.max_turns < namers:
+            raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer")
         self.given_topic, self.split, self.judge, self.normalize = topic, split, judge, normalize
 
     def begin(self, rng: np.random.Generator) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -204,21 +204,30 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         """
         for seat in [seats] if isinstance(seats, str) else seats:
             self._known(seat)
-            if self._phase_open and seat in self.pending:
-                raise EnvContractError(f"{self.id}: tell({seat!r}) before that seat has answered in this phase")
+            self._refuse_mid_phase("tell", seat)
             self._views[seat].append({"role": role, "content": text})
 
     def replace_view(self, seat: str, messages: list[Message]) -> None:
-        """Replaces a seat's whole view (compaction); its next turn begins a new sequence in the same trace."""
+        """Replaces a seat's whole view (compaction); its next turn begins a new sequence in the same trace.
+
+        Raises:
+            EnvContractError: as for `tell`.
+        """
         self._known(seat)
+        self._refuse_mid_phase("replace_view", seat)
         self._views[seat] = [copy_message(message) for message in messages]
         self._epochs[seat] += 1
 
-    def next_seat(self, seat: str) -> str:
-        """Returns the next seat after `seat` in seat order that is still in the game (maybe itself)."""
+    def next_seat(self, seat: str, *, leaving: Collection[str] = ()) -> str:
+        """Returns the next seat after `seat` in seat order that is still in the game (maybe itself).
+
+        Args:
+            seat: where to begin.
+            leaving: seats that the same move takes out of the game.
+        """
         at = self.possible_agents.index(seat)
         order = self.possible_agents[at + 1 :] + self.possible_agents[: at + 1]
-        return next(other for other in order if self._alive(other))
+        return next(other for other in order if self._alive(other) and other not in leaving)
 
     def role_of(self, seat: str) -> str:
         """Returns the role of `seat`."""
@@ -285,7 +294,8 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
                 raise EnvContractError(f"{self.id}: rewards for {list(move.rewards)} before the phase is over")
             self._pay(move.rewards)
             for other in move.leaves:
-                self._known(other)
+                if not self._alive(other):
+                    raise EnvContractError(f"{self.id}: {other!r} leaves, but it is not in the game")
                 self.terminations[other] = True
                 if other in self.pending:
                     self.pending.remove(other)
@@ -370,6 +380,10 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
 
     def _alive(self, seat: str) -> bool:
         return seat in self.terminations and not self.terminations[seat] and not self.truncations[seat]
+
+    def _refuse_mid_phase(self, what: str, seat: str) -> None:
+        if self._phase_open and seat in self.pending:
+            raise EnvContractError(f"{self.id}: {what}({seat!r}) before that seat has answered in this phase")
 
     def _known(self, seat: str) -> None:
         if seat not in self._roles:

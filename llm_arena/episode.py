@@ -15,7 +15,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from llm_arena.agent import Agent
+from llm_arena.bookkeeping import copy_message
 from llm_arena.errors import ContextOverflow, EngineError, EpisodeTimeout, UsageError
 from llm_arena.lockstep import Lockstep
 from llm_arena.recorder import Recorder, step_dead
@@ -185,13 +188,14 @@ class _Episode:
             if seat not in self._asked:
                 turn = len(self._recorder.past(seat))
                 view = env.view(seat, sampling_seed(self._run_seed, self._plan.id, seat, turn, env.attempt(seat)))
+                # What is recorded is not what the agent gets: an agent may well edit its own messages.
                 self._asked[seat] = view, env.view_epoch(seat)
-                views.append(view)
+                views.append(msgspec.structs.replace(view, messages=[copy_message(m) for m in view.messages]))
         return views
 
     async def _act(self, view: View) -> tuple[Action, float]:
         """Returns the agent's action and how long it took, in seconds; an empty reply when the seat's clock ran out."""
-        agent, past = self._plan.agents[view.seat], self._recorder.past(view.seat)
+        agent, past = self._plan.agents[view.seat], tuple(self._recorder.past(view.seat))
         clock = self._env.turn_seconds
         began = time.perf_counter()
         if clock is None:

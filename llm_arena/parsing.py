@@ -83,7 +83,8 @@ def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = (
         raise IllegalReply(Cause.ILLEGAL, f"{whole} is not allowed now. {hint}")
     if reply.finish == "length":
         raise IllegalReply(Cause.LENGTH, f"Be shorter. {hint}")
-    answers = {normalize(answer) for answer in [*_BRACKETED.findall(text), *_line_answers(text)]}
+    names = by_name.keys() | {normalize(action) for action in known}
+    answers = {normalize(answer) for answer in [*_BRACKETED.findall(text), *_line_answers(text, names)]}
     if not answers:
         raise IllegalReply(Cause.UNPARSABLE, hint)
     if len(answers) > 1:
@@ -94,9 +95,15 @@ def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = (
     return by_name[answer]
 
 
-def _line_answers(text: str) -> list[str]:
-    # `MOVE: [c3]` gives the same answer twice, once bare; what follows the first clause is comment
-    return [_CLAUSE_END.split(_BRACKETED.sub(r"\1", answer))[0] for answer in _LINE.findall(text)]
+def _line_answers(text: str, names: Collection[str]) -> list[str]:
+    """Returns the answers of `ACTION: answer` lines: the first clause, and each action that the rest names."""
+    answers: list[str] = []
+    for line in _LINE.findall(text):
+        # `MOVE: [c3]` gives the same answer twice, once bare
+        first, *rest = _CLAUSE_END.split(_BRACKETED.sub(r"\1", line))
+        answers.append(first)
+        answers += [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", normalize(" ".join(rest)))]
+    return answers
 
 
 def printable(text: str) -> str:

@@ -1,11 +1,12 @@
-"""Chat to token ids and back, for one model: its chat template, its tokenizer, its stop ids.
+r"""Chat to token ids and back, for one model: its chat template, its tokenizer, its stop ids.
 
 Two rules shape this file.
 
 Text of a message is untrusted. A literal `<|im_end|>` in it must not become the real special id, so the marker is
 broken by an inserted character before the template runs, and the text is encoded in the pieces between those
 characters. The reader still sees the marker's text; the ids of control tokens come from the template alone, and that is
-checked by counting them. In the seat's own messages `<think>` tags stay whole, because templates read them there.
+checked by counting them. A control token of a single character can't be broken; in message text it is written as its
+escape, `\xa7` for `§`. In the seat's own messages `<think>` tags stay whole, because templates read them there.
 
 Ids are never made again from sampled text. `ChatFormat.extend` answers the ids of the next prompt as (ids sent so far)
 + (ids sampled) + (what the template puts after the reply), or None where the template rewrites its own past.
@@ -55,6 +56,7 @@ class ChatFormat:
         # An empty alternation would match everywhere, a lookahead for the end of a longer text matches nowhere.
         pattern = "|".join(re.escape(marker) for marker in sorted(self._markers, key=len, reverse=True))
         self._marker = re.compile(pattern or r"(?!)")
+        self._single = re.compile("|".join(re.escape(char) for char in _single_controls(tokenizer)) or r"(?!)")
         self._first_characters = {
             letter for marker in self._markers for letter in (marker[0], marker[0].lower(), marker[0].upper())
         }
@@ -99,7 +101,7 @@ class ChatFormat:
         Raises:
             ModelError: the template refuses the chat in every form, or a message holds an image.
         """
-        return list(self._rendered(_frozen(_plain(messages))))
+        return list(self._rendered(_frozen(self._escaped(_plain(messages)))))
 
     def _render(self, frozen: Frozen) -> list[int]:
         chat = _thawed(frozen)
@@ -132,8 +134,8 @@ class ChatFormat:
             new_messages: the messages after the reply.
         """
         reply = self.decode(completion.token_ids)
-        past = _plain(past_messages)
-        chat = [*past, {"role": "assistant", "content": reply}, *_plain(new_messages)]
+        past = self._escaped(_plain(past_messages))
+        chat = [*past, *self._escaped([{"role": "assistant", "content": reply}, *_plain(new_messages)])]
         ids = self._tails(len(past), _frozen(chat))
         if ids is None:
             return None
@@ -213,6 +215,14 @@ class ChatFormat:
                 return rest[len(printed) :]
         return None
 
+    def _escaped(self, chat: Chat) -> Chat:
+        """Returns the chat with control tokens of one character written as escapes."""
+
+        def escape(match: re.Match[str]) -> str:
+            return match[0].encode("unicode_escape").decode("ascii")
+
+        return [{**message, "content": self._single.sub(escape, message["content"])} for message in chat]
+
     def _light(self, mark: str) -> Guard:
         """A guard that breaks each literal marker, and leaves all other text as it is."""
 
@@ -267,6 +277,13 @@ def _control_tokens(tokenizer: Any) -> tuple[set[str], set[int]]:
         if (long or added.special) and token != tokenizer.unk_token_id:
             ids.add(token)
     return texts, ids
+
+
+def _single_controls(tokenizer: Any) -> list[str]:
+    """Returns the special tokens of one character that text may hold. White space and the unknown token stay usable."""
+    added = tokenizer.added_tokens_decoder.items()
+    special = {one.content for token, one in added if one.special and token != tokenizer.unk_token_id}
+    return sorted(text for text in special if len(text) == 1 and not text.isspace())
 
 
 def _frozen(chat: Chat) -> Frozen:

@@ -58,9 +58,9 @@ class Reply(str):
     __slots__ = ("finish",)
     finish: FinishReason
 
-    def __new__(cls, text: str = "", finish: FinishReason = "stop") -> Reply:
-        """Makes a reply from text."""
-        reply = super().__new__(cls, text)
+    def __new__(cls, text: str | None = "", finish: FinishReason = "stop") -> Reply:
+        """Makes a reply from text; None, which some servers answer for no text, is the empty reply."""
+        reply = super().__new__(cls, "" if text is None else text)
         reply.finish = finish
         return reply
 

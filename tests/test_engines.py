@@ -127,7 +127,7 @@ def test_real_model_logprobs_equal_a_plain_forward_pass(smollm2):
     assert max(gap(model, p, c) for p, c in zip(sent, completions, strict=True)) < 1e-4
 
 
-def test_c05_logprob_is_that_of_the_sampled_id_at_the_sampling_temperature(tiny_model, tmp_path):
+def test_logprob_is_that_of_the_sampled_id_at_the_sampling_temperature(tiny_model, tmp_path):
     # A model whose logits are (2, 1, 0, ...) whatever it reads.
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)

@@ -412,3 +412,37 @@ def test_a_third_partys_first_game_works(capsys):
     env.render()
     assert "3 is highest" in capsys.readouterr().out
     llm_arena.check_env(Ballot(voters=4, illegal="skip"))
+
+
+def test_replacing_a_view_in_a_phase_is_a_broken_contract():
+    class Whisper(Ballot):
+        id = "test-whisper-v0"
+
+        def resolve(self, seat, reply):
+            self.replace_view(self.pending[-1], [{"role": "user", "content": str(reply)}])
+            return super().resolve(seat, reply)
+
+    env = Whisper()
+    env.reset(seed=0)
+    with pytest.raises(EnvContractError, match="replace_view"):
+        env.step("3")
+
+
+def test_next_seat_skips_those_who_leave_in_the_same_move():
+    env = Relay(runners=4)
+    env.reset(seed=0)
+    assert env.next_seat("runner_3") == "runner_0"
+    assert env.next_seat("runner_3", leaving=["runner_0", "runner_1"]) == "runner_2"
+
+
+def test_a_seat_leaves_once():
+    env = Relay(runners=3, leaves={"1": ["runner_2"], "2": ["runner_2"]})
+    env.reset(seed=0)
+    env.step("go")
+    env.step(None)
+    with pytest.raises(EnvContractError, match="'runner_2' leaves, but it is not in the game"):
+        env.step("go")
+
+
+def test_no_text_is_the_empty_reply():
+    assert Reply(None) == ""

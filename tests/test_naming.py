@@ -505,11 +505,20 @@ def test_a_void_member_shifts_nobody():
     assert naming.Naming.group_reward([]) == []
 
 
-def test_a_truncated_member_is_not_compared_unless_overflow_forfeits():
-    for overflow, expected in (("no_loss", [1.0, 0.0, -1.0]), ("forfeit", [1.0, -1.0, 0.0])):
-        traces = [single(name, judge="length", overflow=overflow) for name in ("A B C", "A", "A B")]
-        traces[1].ending, traces[1].turns = Ending.CONTEXT_OVERFLOW, []
-        assert [reward for reward, _ in naming.Naming.group_reward(traces)] == expected
+@pytest.mark.parametrize(("overflow", "expected"), [("no_loss", [0.0, 0.0, 0.0]), ("forfeit", [0.5, -1.0, 0.5])])
+def test_an_overflow_ends_a_group_as_it_ends_an_episode(overflow, expected):
+    traces = [single(name, judge="length", overflow=overflow) for name in ("A B C", "A", "A B")]
+    traces[1].ending, traces[1].turns = Ending.CONTEXT_OVERFLOW, []
+    env = llm_arena.make("naming-v0", namers=3, judge="length", overflow=overflow)
+    env.reset(seed=0)
+    env.step("A B C")
+    env.truncate(Ending.CONTEXT_OVERFLOW, "namer_1")
+    assert [reward for reward, _ in naming.Naming.group_reward(traces)] == expected == list(env.returns.values())
+
+
+def test_everybody_must_be_able_to_answer():
+    with pytest.raises(UsageError, match="max_turns=3 is too few for 4 namers"):
+        llm_arena.make("naming-v0", namers=4, max_turns=3)
 
 
 def test_a_group_shares_its_drawn_topic():

@@ -33,6 +33,8 @@ def test_docstring_examples_hold():
         ("MOVE: a1\nMOVE: A1.", "a1"),
         ("MOVE: [c3]", "c3"),
         ("ACTION: c3. It wins.", "c3"),
+        ("MOVE: a1; no wait, b2", Cause.AMBIGUOUS),
+        ("MOVE: a1, or d4", Cause.AMBIGUOUS),
         ("[b2]", "b2"),
         ("I like a1 but [b2]", "b2"),
         ("[a1] [b2]", Cause.AMBIGUOUS),

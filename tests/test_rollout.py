@@ -309,6 +309,19 @@ def test_retries_are_turns_of_their_own_with_fresh_seeds_and_the_hint_in_view():
     verify(trace)
 
 
+def test_an_agent_may_edit_what_it_was_given():
+    class Scribbler(Says):
+        async def act(self, view, past):
+            assert isinstance(past, tuple)
+            view.messages[0]["content"] = "(scribbled over)"
+            view.messages.append({"role": "user", "content": "(think step by step)"})
+            return await super().act(view, past)
+
+    trace = play(llm_arena.make("quiz-v0", retries=2), Scribbler("z", "", "a"), seed=0)
+    assert not any("(" in message["content"] for turn in trace.turns for message in turn.messages)
+    verify(trace)
+
+
 def test_an_empty_reply_goes_to_the_illegal_reply_rule_and_its_turn_is_kept():
     # NeMo-RL issue 158
     completion = Completion(token_ids=[], logprobs=[], finish="stop")

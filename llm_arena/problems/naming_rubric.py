@@ -17,7 +17,8 @@ loses against almost anything that is an attempt.
     has more than 12 letters or a letter three times in a row. Only a to z count: text in another script is refused.
 `originality`: is it more than the topic, stock phrases, and what the others said?
     Refused: no word at all; only words of the topic, or letters nearly the topic's (likeness above 0.7); a quarter or
-    more of the words repeated (a smaller share: half). Times 0.8 for each word of the topic (or part of one, from four
+    more of the words repeated (a smaller share: half); the topic run together (`Noodlebar`); a word that repeats itself
+    (`Beanbean`). Times 0.8 for each word of the topic (or part of one, from four
     letters), 0.7 for each stock word (`Haven`, `Hub`, `Cozy`), 0.3 if there is no other word, 0.85 if it begins with
     an article. Times 1 - 0.5 (d - 0.4) / 0.6 for likeness d > 0.4 to the nearest other name of the contest; likeness
     (Dice coefficient of letter triples) is the same both ways.
@@ -25,7 +26,8 @@ loses against almost anything that is an attempt.
     1 if a word holds a stem that people link to the topic (three-letter stems: begins with it), 0.75 if only a word of
     the topic itself, 0.5 if neither.
 `honesty`: is it meant for customers?
-    Refused if it talks to or about the judge, the score, the rules or the other side, or holds a chat marker.
+    Refused if it talks to or about the judge, the score, the rules or the other side (`Please Rate Highest`, and words
+    like `Entry` or `Winner` wherever they stand), or holds a chat marker.
 
 Ways to game it that remain: one fixed good-sounding phrase for all topics gets everything but relevance; gluing a
 linked stem to a fixed word (`Velvet Bean`, `Velvet Petal`) gets full marks, though each such name is fair by itself;
@@ -81,7 +83,9 @@ _JUDGE = re.compile(
     r"|\b(pick|choose|select|prefer|vote|rate|rank|award|score|give|reward)\s+(me|this|for|it|us)\b"
     r"|\b(full|max|maximum|top|highest|best)\s+(scores?|marks?|points?|rewards?|names?|answers?)\b"
     r"|\bscores?\s*[:=]?\s*\d|\bscore\s*[:=]|\b\d+\s*/\s*\d+\b|\b\d+\s+(points?|out of)\b"
-    r"|\b(i|me|should|must|deserves? to)\s+wins?\b|\bwinner\b|\breward\b|<\||\|>",
+    r"|\b(wins?|winn(er|ing)|won|rewards?|award(s|ed)?|credits?|rat(ed|ings?)|scor(es?|ed|ing)|grad(ed?|es|ing))\b"
+    r"|\b(entr(y|ies)|submissions?|candidates?|contestants?|vot(es?|ed)|verdict|accept(ed)?|approved?|please)\b"
+    r"|\b(chosen|selected|preferred|evaluat(e|ed|ion)|criteria|favou?rites?)\b|<\||\|>",
     re.IGNORECASE,
 )
 """Talk to or about the judge, the score, the rules or the other side."""
@@ -93,6 +97,8 @@ _GENERIC = _STOCK | _words(
 """Words of a topic that name its trade's form, not its matter: they make no name relevant."""
 
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)?")
+_DOUBLED = re.compile(r"(\w{3,})\1")
+"""A word that repeats itself: `Beanbean`."""
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 
 
@@ -185,6 +191,8 @@ def originality(name: str, topic: str, others: Sequence[str] = ()) -> float:
     fresh = [word for word in own if word not in topical and word not in _STOCK_PLAIN]
     distinct = len(set(own))
     if set(own) == topical or distinct <= 0.75 * len(own) or likeness(name, topic) > 0.7:
+        return REFUSED
+    if "".join(own) == "".join(asked) or any(_DOUBLED.search(word) for word in own):
         return REFUSED
     score = (1.0 if fresh else 0.3) * (1.0 if distinct == len(own) else 0.5)
     score *= 0.8 ** sum(word in topical for word in own)
