@@ -114,10 +114,17 @@ def hold_contest(
         rewards, wins minus losses, and the judge's numbers (-inf: unreadable), in the order of `names`.
 
     Raises:
-        UsageError: the judge did not return one finite number per name.
+        UsageError: the judge raised, or did not return one finite number per name.
     """
     readable = sorted(name for name in names if name is not None)
-    returned = load_judge(judge)(topic, readable) if readable else []
+    judged = load_judge(judge)
+    try:
+        returned = judged(topic, readable) if readable else []
+    except Exception as error:  # a judge is somebody else's code
+        raise UsageError(
+            f'judge "{judge}" failed: {type(error).__name__}: {error}; it is called with (topic, names) and returns '
+            "one finite number for each name"
+        ) from error
     numbers = list(returned) if isinstance(returned, Iterable) else [returned]
     fine = [isinstance(number, int | float | np.number) and math.isfinite(number) for number in numbers]
     if len(numbers) != len(readable) or not all(fine):

@@ -176,6 +176,8 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns `{"messages": [...]}`, a copy of what the seat has seen. Looking changes nothing."""
         self._known(agent)
+        if self.episode_seed is None:
+            raise UsageError(f"{self.id}: call reset() before observe()")
         return {"messages": [copy_message(message) for message in self._views[agent]]}
 
     def truncate(self, ending: Ending, seat: str | None = None) -> None:

@@ -23,8 +23,9 @@ import msgspec
 import numpy as np
 
 from llm_arena.env import ArenaEnv, IllegalRule
-from llm_arena.errors import EnvContractError
+from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
+from llm_arena.registry import make
 from llm_arena.types import Cause, EnvSpec, Json, Reply
 
 FUZZ: tuple[str, ...] = (
@@ -59,17 +60,23 @@ print(episode_digest(owner(**kwargs), seed))
 """
 
 
-def check_env(env: ArenaEnv, *, seed: int = 0) -> None:
+def check_env(env: ArenaEnv | str, *, seed: int = 0) -> None:
     """Runs every check on fresh copies of `env`, which is itself left alone.
 
     Args:
-        env: the env to check, with the arguments it is to be checked with.
+        env: the env to check, with the arguments it is to be checked with; or a registered id.
         seed: where the episodes that are played begin to count.
 
     Raises:
         EnvContractError: the env breaks the contract; the message names the check and what it saw.
         AssertionError: one of PettingZoo's tests failed.
+        UsageError: `env` is neither.
     """
+    env = make(env) if isinstance(env, str) else env
+    if not isinstance(env, ArenaEnv):
+        # reached by callers without type checks
+        given = f"the class {env.__name__}" if isinstance(env, type) else type(env).__name__  # type: ignore[unreachable]
+        raise UsageError(f"check_env() takes an env or an id; got {given}. Make the env first: check_env(MyGame())")
     for check in CHECKS:
         check(env, seed)
 

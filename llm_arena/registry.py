@@ -101,6 +101,8 @@ def make(id: str | EnvSpec, **kwargs: Json) -> ArenaEnv:
         NameNotFound, NamespaceNotFound, VersionNotFound, DeprecatedEnv: no such env; the message has the nearest.
         UsageError: an argument is unknown or has a wrong value.
     """
+    if not isinstance(id, str | EnvSpec):
+        raise UsageError(f"make() takes an id like naming-v0 or an EnvSpec; got {type(id).__name__}")
     given = id.kwargs if isinstance(id, EnvSpec) else {}
     env_id = _resolve(id.id if isinstance(id, EnvSpec) else id)
     entry = registry.entries[env_id]

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib
 import json
 import logging
 import threading
@@ -34,6 +35,7 @@ _NAP_SECONDS = 0.1
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
+_IMPORTING = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,17 +215,16 @@ class Runtime:
         self.close()
 
     async def _serve(self, model: str) -> ServedPolicy:
-        from llm_arena.models import resolve_model  # both load heavy packages when they are used
+        await self.call(_import_heavy)
+        from llm_arena.engines.transformers_engine import TransformersEngine
+        from llm_arena.models import resolve_model
         from llm_arena.tokens import ChatFormat
 
-        # One model at a time: transformers' lazy imports fail when two threads are the first to ask for them.
-        async with self._loading:
+        async with self._loading:  # one model at a time, which bounds the memory that loading takes
             directory = await self.call(resolve_model, model)
             chat = await self.call(ChatFormat.load, directory)
             engine = self._home.engine
             if engine is None:
-                from llm_arena.engines.transformers_engine import TransformersEngine
-
                 engine = self._home.engine = TransformersEngine(lockstep=self.lockstep)
             await engine.publish(model, directory, 0)
         return ServedPolicy(engine, model, chat, _context_tokens(directory))
@@ -339,6 +340,13 @@ def _wait(future: concurrent.futures.Future[Any], seconds: float | None) -> bool
             return False
         concurrent.futures.wait([future], left)
     return True
+
+
+def _import_heavy() -> None:
+    """Imports what models need; transformers fails if two threads of a process are the first to import from it."""
+    with _IMPORTING:
+        importlib.import_module("llm_arena.engines.transformers_engine")
+        from transformers import AutoTokenizer  # noqa: F401  # its lazy module is complete once a name was taken
 
 
 def _context_tokens(directory: Path) -> int:

@@ -8,7 +8,7 @@ import pytest
 import llm_arena
 from llm_arena import checks
 from llm_arena.env import ArenaEnv
-from llm_arena.errors import EnvContractError
+from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
 from llm_arena.parsing import read_choice
 from llm_arena.types import Move, Outcome
@@ -23,6 +23,16 @@ def test_every_env_of_the_shelf_passes(env_id):
 @pytest.mark.parametrize("env_id", list(llm_arena.registry))
 def test_every_env_passes_under_every_rule(env_id, rule):
     llm_arena.check_env(llm_arena.make(env_id, illegal=rule, retries=1), seed=100)
+
+
+@pytest.mark.parametrize("what", [ArenaEnv, None, 3])
+def test_something_else_than_an_env_is_told(what):
+    with pytest.raises(UsageError, match="takes an env or an id"):
+        llm_arena.check_env(what)
+
+
+def test_an_id_is_checked_too():
+    llm_arena.check_env("kuhn-poker-v0")
 
 
 class Cards(ArenaEnv):

@@ -325,6 +325,8 @@ def test_steps_at_the_wrong_time_are_explained():
     env = llm_arena.make("tic-tac-toe-v0")
     with pytest.raises(UsageError, match=r"call reset\(\)"):
         env.step("0")
+    with pytest.raises(UsageError, match=r"call reset\(\)"):
+        env.observe("player_0")
     env.reset(seed=0)
     with pytest.raises(UsageError, match="action is text"):
         env.step(None)

@@ -447,8 +447,9 @@ def test_a_judge_that_answers_nonsense_is_named(judges, judge):
 
 
 def test_a_judge_that_raises_is_not_hidden(judges):
-    with pytest.raises(KeyError, match="fell ill"):
+    with pytest.raises(UsageError, match="KeyError: 'the judge fell ill'") as caught:
         played(["Oak", "Ash"], judge="judges_for_test:raises")
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_token_count():
@@ -514,6 +515,13 @@ def test_an_overflow_ends_a_group_as_it_ends_an_episode(overflow, expected):
     env.step("A B C")
     env.truncate(Ending.CONTEXT_OVERFLOW, "namer_1")
     assert [reward for reward, _ in naming.Naming.group_reward(traces)] == expected == list(env.returns.values())
+
+
+@pytest.mark.parametrize("judge", ["os:getcwd", "math:sqrt", "builtins:len"])
+def test_a_judge_that_fails_is_one_line(judge):
+    with pytest.raises(UsageError, match=f'judge "{judge}"') as caught:
+        played(["Velvet Roast", "Rusty Lantern"], judge=judge)
+    assert "\n" not in str(caught.value)
 
 
 def test_everybody_must_be_able_to_answer():

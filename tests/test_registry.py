@@ -106,6 +106,12 @@ def test_unknown_arguments_suggest_the_nearest():
         llm_arena.make("kuhn-poker-v0", retriez=1)
 
 
+@pytest.mark.parametrize("env_id", [None, 5])
+def test_something_else_than_an_id_is_told(env_id):
+    with pytest.raises(UsageError, match="takes an id like naming-v0"):
+        llm_arena.make(env_id)
+
+
 def test_registering_again_replaces_with_a_warning(registered):
     with pytest.warns(UserWarning, match="is replaced"):
         llm_arena.register("test-wait-v2", Wait)

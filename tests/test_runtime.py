@@ -300,6 +300,26 @@ with Runtime() as runtime:
 """
 
 
+TWO_THREADS = """
+import sys, threading
+from llm_arena import play
+played = []
+def one(folder):
+    played.append(play("kuhn-poker-v0", agents=f"llm:{folder}", max_new_tokens=2, seed=0))
+threads = [threading.Thread(target=one, args=[folder]) for folder in sys.argv[1:]]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(len(played))
+"""
+
+
+def test_two_threads_may_be_the_first_to_need_transformers(tiny_model):
+    for _ in range(3):
+        command = [sys.executable, "-c", TWO_THREADS, str(tiny_model), str(tiny_model)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
 def test_two_models_may_be_the_first_to_need_transformers(tiny_model, tmp_path):
     # from two threads at once, `from transformers import ...` can fail
     folders = [str(tiny_model), str(shutil.copytree(tiny_model, tmp_path / "other"))]
