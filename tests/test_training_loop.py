@@ -343,3 +343,29 @@ def test_a_broken_engine_ends_the_run_with_its_reason(
     monkeypatch.setattr(TransformersEngine, "_sample", broken)
     with pytest.raises(TrainingError, match="all 32 episodes of step 0 are void.*the cable is out"):
         train(bandit_config(small_model, tmp_path), progress=False)
+
+
+def test_a_run_in_which_nothing_is_sampled_is_no_success(small_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingError, match=r"no token in step 0, for 32 of 32 .*raise max_context_tokens \(given: 3\)"
+    ):
+        train(bandit_config(small_model, tmp_path, max_context_tokens=3), progress=False)
+
+
+def test_a_step_that_fails_leaves_the_baselines_as_they_were(
+    small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Learner, *arguments: Any) -> None:
+        if len(seen) == 2:
+            raise TrainingError("the gradient is nan")
+        return step(self, *arguments)
+
+    seen: list[float] = []
+    step: Any = Learner.step
+    monkeypatch.setattr(Learner, "step", fail)
+    with pytest.raises(TrainingError, match="nan"):
+        train(bandit_config(small_model, tmp_path), progress=False, on_step=lambda row, _: seen.append(row["step"]))
+    [saved] = (tmp_path / "checkpoints").iterdir()
+    state = json.loads((saved / "state.json").read_text())
+    assert state["step"] == 2
+    assert state["baselines"][0]["votes"] == 2 * 32 * 2

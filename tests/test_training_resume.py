@@ -18,11 +18,17 @@ import pytest
 from safetensors.torch import load_file
 
 import llm_arena
-from llm_arena.errors import ArenaError, ModelError, TrainingError, UsageError
+from llm_arena.errors import ArenaError, EngineError, ModelError, TrainingError, UsageError
+from llm_arena.runtime import Runtime
 from llm_arena.trace_file import read_traces
+from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
+from llm_arena.training.planning import Planner
+from llm_arena.training.progress import Progress
+from llm_arena.training.sources import ListSource
+from llm_arena.training.sync import Publisher
 
 PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
 SELF_PLAY = Path(__file__).parents[1] / "train" / "self_play.py"
@@ -119,6 +125,141 @@ def test_ctrl_c_between_steps_saves_what_was_done(tiny_model: Path, unbroken: Pa
     assert apart(program.run(str(tiny_model), str(tmp_path)).final_dir, unbroken / "final") <= 1e-6
 
 
+@pytest.mark.parametrize("moment", ["between", "rollout", "step", "publish"])
+def test_an_error_loses_no_finished_step(
+    moment: str, tiny_model: Path, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error during the fourth step, or right after the third; there is a checkpoint of the second."""
+    owner, name, count = {
+        "between": (Progress, "show", 3),
+        "rollout": (Planner, "plans", 5),  # the first of them for the probes
+        "step": (Learner, "step", 4),
+        "publish": (Publisher, "publish", 4),  # after the third step; the first of them at the start
+    }[moment]
+    original, calls = getattr(owner, name), 0
+
+    def fail(*arguments: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            raise EngineError("the cable is out")
+        return original(*arguments, **settings)
+
+    program = tiny()
+    with monkeypatch.context() as patch, pytest.raises(EngineError, match="the cable is out"):
+        patch.setattr(owner, name, fail)
+        program.run(str(tiny_model), str(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step-00000003"
+    assert apart(program.run(str(tiny_model), str(tmp_path)).final_dir, unbroken / "final") <= 1e-6
+    assert comparable(tmp_path) == [pytest.approx(row, rel=1e-4, abs=1e-6) for row in comparable(unbroken)]
+
+
+def test_an_error_right_after_a_checkpoint_writes_no_second_one(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves: list[int] = []
+    save = checkpoint.save
+
+    def counted(folder: Path, step: int, *rest: Any, **settings: Any) -> Path:
+        saves.append(step)
+        return save(folder, step, *rest, **settings)
+
+    def fail(row: dict[str, float], learner: Learner) -> None:
+        if row["step"] == 3:
+            raise EngineError("the cable is out")
+
+    monkeypatch.setattr(checkpoint, "save", counted)
+    config = tiny().config(str(tiny_model), str(tmp_path), checkpoint_every=3)
+    with pytest.raises(EngineError):
+        train(config, script="tiny", progress=False, on_step=fail)
+    monkeypatch.setattr(Planner, "plans", refuse_after_the_probes())
+    with pytest.raises(EngineError):
+        train(config, script="tiny", progress=False)
+    assert saves == [3]
+
+
+def refuse_after_the_probes() -> Any:
+    """A `Planner.plans` that works once."""
+    original, calls = Planner.plans, 0
+
+    def plans(self: Planner, step: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise EngineError("the cable is out")
+        return original(self, step)
+
+    return plans
+
+
+def test_changed_starts_are_noticed(tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "starts.jsonl"
+    settings = {"env": "naming-v0", "env_args": {"namers": 2}, "model": str(tiny_model), "starts": str(file)}
+    sizes = {"num_steps": 1, "starts_per_step": 1, "max_new_tokens": 2, "run_dir": str(tmp_path / "run")}
+    config = TrainConfig(**settings | sizes)
+    topics = [f"shop {word}" for word in ("one", "two", "three", "four")]
+    file.write_text("".join(json.dumps(topic) + "\n" for topic in topics))
+    train(config, script="x", progress=False)
+    assert train(config, script="x", progress=False).was_complete
+    first = ListSource(topics, per_batch=1).batch(0)[0]["prompt"]
+    place = next(at for at, topic in enumerate(topics) if topic != first)
+    topics[place] = "shop five"
+    file.write_text("".join(json.dumps(topic) + "\n" for topic in topics))
+    assert ListSource(topics, per_batch=1).batch(0)[0]["prompt"] == first
+    with pytest.raises(TrainingError, match="sha256_of_starts: '[0-9a-f]{64}' -> '[0-9a-f]{64}'"):
+        train(config, script="x", progress=False)
+
+
+class Batches:
+    """A source of given batches, whatever they are."""
+
+    def __init__(self, *batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def batch(self, index: int) -> Any:
+        """Returns one as it was given."""
+        return self._batches[index % len(self._batches)]
+
+
+TEA = {"prompt": "tea house"}
+
+
+@pytest.mark.parametrize(
+    ("batches", "says"),
+    [
+        ([[TEA, TEA], [TEA, {"prompt": "x" * 200}]], r"start 1 of batch 1, .*can't be played: naming-v0: topic="),
+        ([[TEA, TEA], [{"quest": "tea"}, TEA]], r"start 0 of batch 1, .*'quest'.*expected is the field 'prompt'"),
+        ([[TEA, TEA], [TEA]], "batch 1 of the starts has 1 of them; expected are 2, .*starts_per_step"),
+        ([[TEA, TEA, TEA]], "batch 0 of the starts has 3 of them"),
+        ([[TEA, TEA], []], "batch 1 of the starts has 0 of them"),
+        ([], "no batch"),
+        ([[TEA, TEA], [TEA, 3]], "start 1 of batch 1 is 3; expected a mapping"),
+        (["ab"], "start 0 of batch 0 is 'a'; expected a mapping"),
+    ],
+)
+def test_starts_that_cannot_be_played_leave_no_run(
+    batches: list[Any], says: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    config = TrainConfig(env="naming-v0", model=str(tiny_model), starts_per_step=2, run_dir=str(tmp_path / "run"))
+    with pytest.raises(UsageError, match=says) as caught:
+        train(config, source=Batches(*batches), progress=False)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_shrinks_later_is_refused_when_it_is_planned(tiny_model: Path) -> None:
+    source = Batches([TEA, TEA])
+    with Runtime() as runtime:
+        planner = Planner(TrainConfig(opponent=None, starts_per_step=2), None, source, runtime)
+        assert len(planner.plans(5)) == 2
+        source._batches = ([TEA],)
+        with pytest.raises(UsageError, match="batch 6 of the starts has 1 of them"):
+            planner.plans(6)
+
+
 def test_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak: Any) -> None:
     """A sample of what `make soak` runs more often."""
     check_random_moments(tiny_model, tmp_path, soak)
@@ -168,6 +309,7 @@ def test_ctrl_c_during_a_run_exits_130_and_loses_no_step(tiny_model: Path, tmp_p
         (["--opponent", "random-lega", "--env", "kuhn-poker-v0"], "random-legal"),
         (["--env-args", '{"namerz": 4}'], "namers"),
         (["--starts", "absent.jsonl"], "absent.jsonl"),
+        (["--credit", "group"], "credit by group can't work .*namers=1"),
     ],
 )
 def test_mistakes_are_usage_errors_and_leave_no_run(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
 from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig, differences, fingerprint, parse
 from llm_arena.training.run_folder import RunFolder
-from llm_arena.training.sources import DealtSource, ListSource, derive_seed, env_arguments, read_starts
+from llm_arena.training.sources import DealtSource, ListSource, derive_seed, digest, env_arguments, read_starts
 from llm_arena.training.whole_folder import write_whole
 
 
@@ -68,6 +70,50 @@ def test_bad_toml_names_the_key(tmp_path: Path, toml: str, says: str) -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("credit", "foo", "one of seat, trace, group"),
+        ("divisor", "foo", "one of constant, tokens"),
+        ("estimator", "foo", "one of rae, loo, group_mean, grpo, none"),
+        *[("lr", value, "a finite number above 0") for value in (0.0, -1.0, math.inf, math.nan, "1", True)],
+        *[("grad_clip", value, "a finite number above 0") for value in (0.0, -1.0, math.inf, math.nan)],
+        ("parity_tolerance", math.nan, "a finite number above 0"),
+        ("temperature", math.inf, "a finite number above 0"),
+        *[("lr_end", value, "a finite number of at least 0") for value in (-1.0, math.nan, "1")],
+        ("weight_decay", -1.0, "a finite number of at least 0"),
+        ("weight_decay", None, "a finite number of at least 0"),
+        ("kl_weight", -1.0, "a finite number of at least 0"),
+        ("entropy_weight", math.inf, "a finite number of at least 0"),
+        ("entropy_weight_end", -0.1, "a finite number of at least 0"),
+        ("warmup_steps", -3, "a whole number of at least 0"),
+        ("seed", -1, "a whole number of at least 0"),
+        ("seed", 1.5, "a whole number of at least 0"),
+        ("keep_traces", -1, "a whole number of at least 0"),
+        ("group_size", 0, "a whole number of at least 1"),
+        ("baseline_decay", 1.5, r"in \[0, 1\)"),
+        ("baseline_decay", -0.1, r"in \[0, 1\)"),
+        ("ema_decay", math.nan, r"in \[0, 1\)"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_by_name(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} must be .*{expected}.*, got {value!r}$") as caught:
+        TrainConfig(**{name: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ['credit = "foo"', "grad_clip = nan", "lr_end = -1", 'estimator = "ppo"'])
+def test_values_from_a_file_are_checked_as_well(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.toml").write_text(line)
+    with pytest.raises(UsageError, match=f"^{line.partition(' ')[0]} must be"):
+        read("--config", str(tmp_path / "run.toml"))
+
+
+def test_limits_that_work_are_taken() -> None:
+    TrainConfig(lr_end=0, weight_decay=0, kl_weight=0, entropy_weight_end=0.0, warmup_steps=0, seed=0, keep_traces=0)
+    TrainConfig(baseline_decay=0, ema_decay=0, lr=1, grad_clip=1)
+
+
 def test_schedules_are_functions_of_the_step() -> None:
     config = TrainConfig(num_steps=11, lr=1.0, lr_end=0.0, warmup_steps=2, entropy_weight=0.2, entropy_weight_end=0.1)
     assert [config.lr_at(step) for step in (0, 1, 5, 10)] == pytest.approx([0.5, 0.9, 0.5, 0.0])
@@ -101,6 +147,33 @@ def test_a_source_is_pure() -> None:
     orders = {str([ListSource(list("abcdefg"), per_batch=7, seed=seed).batch(0)]) for seed in range(5)}
     assert len(orders) > 1
     assert ListSource(list("abc"), per_batch=3, shuffle=False).batch(7) == [{"prompt": letter} for letter in "abc"]
+
+
+def test_a_changed_start_does_not_change_later_passes() -> None:
+    given = {"prompt": "tea"}
+    source = ListSource([given], per_batch=2)
+    one: list[Any] = source.batch(0)
+    one[0]["prompt"] = given["prompt"] = "coal"
+    assert one[1] == {"prompt": "tea"}
+    assert source.batch(0) == source.batch(1) == [{"prompt": "tea"}] * 2
+
+
+def test_what_is_no_start_is_refused() -> None:
+    starts: list[Any] = ["tea", 3]
+    with pytest.raises(UsageError, match="start 1 is 3; expected a mapping"):
+        ListSource(starts, per_batch=1)
+
+
+def test_the_digest_sees_every_start_of_a_pass() -> None:
+    starts = [{"prompt": f"t{i}", "label": i} for i in range(7)]
+    one = digest(ListSource(starts, per_batch=2))
+    assert len(one) == 64
+    assert one == digest(ListSource([dict(reversed(start.items())) for start in starts], per_batch=2))
+    for place in range(7):
+        changed = [start | {"label": 99} if at == place else start for at, start in enumerate(starts)]
+        assert digest(ListSource(changed, per_batch=2)) != one
+    with pytest.raises(UsageError, match="batch 0 is not made of JSON"):
+        digest(ListSource([{"prompt": Path()}], per_batch=1))
 
 
 def test_a_batch_may_be_larger_than_the_list() -> None:
@@ -247,6 +320,29 @@ def test_logs_are_cut_to_the_checkpoint(tmp_path: Path) -> None:
     again = RunFolder(tmp_path, {"lr": 1})
     assert again.rows() == [{"step": 1.0}]
     again.close()
+
+
+def test_fresh_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
+    RunFolder(tmp_path, {"lr": 1}).close()
+    (tmp_path / "notes.txt").write_text("precious")
+    (tmp_path / "final").mkdir()
+    RunFolder(tmp_path, {"lr": 2}, fresh=True).close()
+    assert (tmp_path / "notes.txt").read_text() == "precious" and not (tmp_path / "final").exists()
+
+
+@pytest.mark.parametrize("content", ['{"model_type": "llama"}', "{bad", "[]", '{"a": 1}'])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_of_something_else_is_never_touched(tmp_path: Path, content: str, fresh: bool) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(TrainingError, match="holds no run of llm_arena"):
+        RunFolder(tmp_path, {"lr": 1}, fresh=fresh)
+    assert (tmp_path / "config.json").read_text() == content
+
+
+def test_many_differences_are_cut_short(tmp_path: Path) -> None:
+    RunFolder(tmp_path, {f"s{k}": 1 for k in range(9)}).close()
+    with pytest.raises(TrainingError, match=r"s4: 1 -> 2; and 4 more"):
+        RunFolder(tmp_path, {f"s{k}": 2 for k in range(9)})
 
 
 def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:

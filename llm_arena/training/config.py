@@ -8,9 +8,11 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -27,6 +29,13 @@ WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces")
 """Settings that change neither samples nor weights: a resumed run may have others."""
 CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
 _EXAMPLE = """'{"namers": 4}'"""
+
+_COUNTS = (
+    *("num_steps", "starts_per_step", "group_size", "max_new_tokens", "max_open_episodes"),
+    *("token_budget", "max_row_tokens", "checkpoint_every", "probe_every"),
+)
+_NOT_NEGATIVE = ("lr_end", "weight_decay", "kl_weight", "entropy_weight", "entropy_weight_end")
+_MAY_BE_NONE = ("lr_end", "entropy_weight_end")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +136,7 @@ class TrainConfig:
     """Delete the run's folder and start anew."""
 
     def __post_init__(self) -> None:
-        """Takes a dict for `env_args`, and checks ranges.
+        """Takes a dict for `env_args`, and checks choices and ranges, for a TOML file and Python can give anything.
 
         Raises:
             UsageError: a value that can't work.
@@ -135,20 +144,30 @@ class TrainConfig:
         if isinstance(self.env_args, Mapping):
             object.__setattr__(self, "env_args", json.dumps(self.env_args, sort_keys=True))
         self.env_kwargs()
-        for name in ("num_steps", "starts_per_step", "group_size", "max_new_tokens", "max_open_episodes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("token_budget", "max_row_tokens", "checkpoint_every", "probe_every"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.temperature > 0:
-            raise UsageError(
-                f"temperature must be above 0 in training, got {self.temperature}: greedy replies have no gradient"
-            )
-        if not self.lr > 0:
-            raise UsageError(f"lr must be above 0, got {self.lr}")
-        if not 0 <= self.ema_decay < 1:
-            raise UsageError(f"ema_decay must be in [0, 1), got {self.ema_decay}")
+        for name, hint in typing.get_type_hints(type(self)).items():
+            choices = typing.get_args(hint)
+            if typing.get_origin(hint) is Literal and getattr(self, name) not in choices:
+                raise UsageError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
+        for name in _COUNTS:
+            self._check(name, "a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1)
+        for name in ("seed", "warmup_steps", "keep_traces"):
+            self._check(name, "a whole number of at least 0", lambda value: isinstance(value, int) and value >= 0)
+        why = "a finite number above 0 in training, for greedy replies have no gradient"
+        self._check("temperature", why, lambda value: value > 0)
+        for name in ("lr", "grad_clip", "parity_tolerance"):
+            self._check(name, "a finite number above 0", lambda value: value > 0)
+        for name in _NOT_NEGATIVE:
+            self._check(name, "a finite number of at least 0", lambda value: value >= 0)
+        for name in ("baseline_decay", "ema_decay"):
+            self._check(name, "a number in [0, 1)", lambda value: 0 <= value < 1)
+
+    def _check(self, name: str, expected: str, fits: Callable[[float], bool]) -> None:
+        value = getattr(self, name)
+        if value is None and name in _MAY_BE_NONE:
+            return
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and math.isfinite(value) and fits(value)):
+            raise UsageError(f"{name} must be {expected}, got {value!r}")
 
     def env_kwargs(self) -> dict[str, Any]:
         """Returns the game's keyword arguments.

@@ -19,7 +19,7 @@ import numpy as np
 
 from llm_arena.engines.base import Engine
 from llm_arena.engines.transformers_engine import TransformersEngine
-from llm_arena.errors import TrainingError
+from llm_arena.errors import ArenaError, TrainingError
 from llm_arena.lockstep import Lockstep
 from llm_arena.models import resolve_model
 from llm_arena.recorder import sequences
@@ -36,10 +36,10 @@ from llm_arena.training.metrics import Row
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
 from llm_arena.training.progress import Progress
 from llm_arena.training.run_folder import RunFolder, copy_model_files
-from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, read_starts
+from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, digest, read_starts
 from llm_arena.training.sync import Publisher
 from llm_arena.training.whole_folder import write_whole
-from llm_arena.types import Trace
+from llm_arena.types import Ending, Trace
 
 OnStep = Callable[[Row, Learner], object]
 PROBES = 4
@@ -85,17 +85,17 @@ def train(
     Raises:
         UsageError, UnknownName: a setting can't work.
         ModelError: the model can't be loaded.
-        TrainingError: the run can't go on; its last checkpoint is intact.
-        KeyboardInterrupt: after a checkpoint of the steps done so far.
+        TrainingError: the run can't go on; there is a checkpoint of the steps done so far.
+        KeyboardInterrupt: likewise.
     """
     script = script or Path(sys.argv[0]).stem or "train"
-    source = source or _source(config)
-    settings = _record(config, script, roster, source)
-    path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
+    source = _source(config) if source is None else source
     engine = TransformersEngine(lockstep=Lockstep(), max_batch_rows=config.max_open_episodes * 16)
     with Runtime(engine=engine, max_open_episodes=config.max_open_episodes) as runtime:
         # Before there is a folder: mistakes in the settings leave nothing behind.
         planner = Planner(config, roster, source, runtime)
+        settings = _record(config, script, roster, source)
+        path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
         base = resolve_model(config.model)
         chat = ChatFormat.load(base)
         folder = RunFolder(path, settings, fresh=config.fresh)
@@ -140,7 +140,8 @@ class Trainer:
         self.learner = Learner.load(self.base, anchored=config.kl_weight > 0, weight_decay=config.weight_decay)
         self.baselines = Baselines(config.baseline_decay, bias_correction=config.bias_correction)
         self.step = 0
-        self._consistent = True
+        self._saved = 0
+        self._consistent = True  # weights, baselines and logs are all those after `step` steps
         if folder.checkpoint is not None:
             self._restore(folder.checkpoint)
         self.publisher = Publisher(self.learner, engine, runtime, policy=LEARNER, folder=folder.path / "weights")
@@ -162,14 +163,13 @@ class Trainer:
             try:
                 while self.step < config.num_steps:
                     row = self._one_step()
-                    self._consistent = True
                     bar.show(self.step, row)
                     if on_step is not None:
                         on_step(row, self.learner)
                     if self.step % config.checkpoint_every == 0 or self.step == config.num_steps:
                         self.save()
-            except KeyboardInterrupt:
-                if self._consistent and self.step:
+            except (KeyboardInterrupt, ArenaError):
+                if self._consistent and self.step > self._saved:
                     self.save()
                 raise
         self._write_final()
@@ -180,7 +180,49 @@ class Trainer:
         traces = self.runtime.run(play_many(plans, self.runtime))
         played = time.perf_counter()
         self._refuse_if_all_void(traces)
+        self._refuse_if_nothing_was_sampled(traces)
+        gained, batch, stats = self._learn(traces)
+        learned = time.perf_counter()
+        gap = None
+        try:
+            if self.step < config.num_steps:
+                self.publisher.publish(self.step)
+                if self.step % config.probe_every == 0:
+                    gap = self._check_parity()
+        finally:  # the step is done even if its weights can't be published
+            ended = time.perf_counter()
+            row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained) | self._numbers(batch, stats)
+            row |= {
+                "rollout_seconds": played - began,
+                "learn_seconds": learned - played,
+                "sync_seconds": ended - learned,
+                "step_seconds": ended - began,
+                "tokens_per_second": row["sampled_tokens"] / (ended - began),
+            }
+            if gap is not None:
+                row["probe_gap"] = gap
+            self.folder.log(row)
+            if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
+                self.folder.keep(traces)
+            self._consistent = True
+        return row
+
+    def _learn(self, traces: Sequence[Trace]) -> tuple[Credit, Batch, StepStats]:
+        """Makes one optimizer step. An ArenaError leaves everything as it was before."""
+        before = self.baselines.state()
         self._consistent = False
+        try:
+            gained, batch = self._credited(traces)
+            stats = self.learner.step(batch, self._step_settings(batch))
+        except ArenaError:
+            self.baselines.load(before)
+            self._consistent = True
+            raise
+        self.step += 1
+        return gained, batch, stats
+
+    def _credited(self, traces: Sequence[Trace]) -> tuple[Credit, Batch]:
+        config = self.config
         gained = credit.assign(
             traces,
             by=config.credit,
@@ -196,29 +238,7 @@ class Trainer:
             dtype=self.learner.dtype,
             device=self.learner.device,
         )
-        stats = self.learner.step(batch, self._step_settings(batch))
-        self.step += 1
-        learned = time.perf_counter()
-        gap = None
-        if self.step < config.num_steps:
-            self.publisher.publish(self.step)
-            if self.step % config.probe_every == 0:
-                gap = self._check_parity()
-        ended = time.perf_counter()
-        row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained) | self._numbers(batch, stats)
-        row |= {
-            "rollout_seconds": played - began,
-            "learn_seconds": learned - played,
-            "sync_seconds": ended - learned,
-            "step_seconds": ended - began,
-            "tokens_per_second": row["sampled_tokens"] / (ended - began),
-        }
-        if gap is not None:
-            row["probe_gap"] = gap
-        self.folder.log(row)
-        if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
-            self.folder.keep(traces)
-        return row
+        return gained, batch
 
     def _step_settings(self, batch: Batch) -> StepSettings:
         config = self.config
@@ -255,11 +275,12 @@ class Trainer:
         """
         state = {"baselines": self.baselines.state(), "sizes": self.folder.sizes()}
         checkpoint.save(self.folder.path / "checkpoints", self.step, self.learner.state(), state)
+        self._saved = self.step
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
         self.learner.load_state(saved.tensors())
         self.baselines.load(saved.state["baselines"])
-        self.step = saved.step
+        self.step = self._saved = saved.step
 
     def _probe_prompts(self, chat: ChatFormat) -> list[list[int]]:
         """Returns prompts of the game itself: the opening views of the first step's episodes."""
@@ -283,6 +304,18 @@ class Trainer:
             failure = traces[0].failure
             reason = f"{failure.boundary}: {failure.kind}: {failure.message}" if failure else "unknown"
             raise TrainingError(f"all {len(traces)} episodes of step {self.step} are void; the first: {reason}")
+
+    def _refuse_if_nothing_was_sampled(self, traces: Sequence[Trace]) -> None:
+        overflowed = sum(trace.ending is Ending.CONTEXT_OVERFLOW for trace in traces)
+        tokens = any(
+            turn.completion_ids for trace in traces for turn in trace.turns if turn.seat in learner_seats(trace)
+        )
+        if overflowed and not tokens:
+            raise TrainingError(
+                f"the learner sampled no token in step {self.step}, for {overflowed} of {len(traces)} episodes "
+                f"overflowed the context: raise max_context_tokens (given: {self.config.max_context_tokens}), or lower "
+                f"max_new_tokens (given: {self.config.max_new_tokens})"
+            )
 
     def _write_final(self) -> None:
         def fill(aside: Path) -> None:
@@ -331,8 +364,7 @@ def _source(config: TrainConfig) -> StartSource:
 def _record(config: TrainConfig, script: str, roster: Roster | None, source: StartSource) -> dict[str, Any]:
     """Returns all that the weights depend on, as JSON, in the form that is kept in the run's folder."""
     names = {key: who if isinstance(who, str) else who.name for key, who in (roster or {}).items()}
-    first = [dict(start) for start in source.batch(0)]
-    return config.to_json() | {"script": script, "roster": names, "batches": len(source), "first_starts": first}
+    return config.to_json() | {"script": script, "roster": names, "sha256_of_starts": digest(source)}
 
 
 def _result(folder: RunFolder, *, was_complete: bool) -> TrainResult:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from llm_arena.agent import Agent
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.registry import make
-from llm_arena.rollout import EpisodePlan
+from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import resolve_roster
 from llm_arena.runtime import Runtime
 from llm_arena.training import credit
 from llm_arena.training.config import TrainConfig
-from llm_arena.training.sources import StartSource, derive_seed, env_arguments
+from llm_arena.training.sources import EXPECTED, Start, StartSource, derive_seed, env_arguments
 from llm_arena.types import EnvSpec, Trace
 
 LEARNER = "learner"
 """Name of the trained policy, in rosters and in traces."""
+
+CHECKED_STARTS = 10_000
+"""So many starts are tried out before a run begins; more would keep a run with a large file waiting."""
 
 Roster = Mapping[str, str | Agent]
 """Role or seat -> `learner`, an agent string, or an agent."""
@@ -38,15 +41,15 @@ class Planner:
         runtime: serves the learner under that name, and the opponents' models.
 
     Raises:
-        UsageError: nobody in the roster is the learner, or the game can't be credited in the way that is asked for.
+        UsageError: nobody in the roster is the learner, the game can't be credited in the way that is asked for, or it
+            can't begin at a start of the source.
     """
 
     def __init__(self, config: TrainConfig, roster: Roster | None, source: StartSource, runtime: Runtime) -> None:
         self._config = config
         self._source = source
-        self._kwargs = config.env_kwargs()
-        self.env = make(config.env, **self._kwargs)
-        self.env = make(config.env, **self._kwargs, **self._filled(source.batch(0)[0]))
+        self.env = make(config.env, **config.env_kwargs())
+        self._check_starts()
         credit.check(
             config.credit,
             zero_sum=self.env.zero_sum,
@@ -73,6 +76,8 @@ class Planner:
             "system": config.system,
         }
         self._tables = [resolve_roster(self.env, table, runtime=runtime, **settings) for table in named]
+        if config.credit == "group":
+            self._check_group_reward(runtime)
 
     @property
     def trained_seats(self) -> int:
@@ -81,17 +86,20 @@ class Planner:
         return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
 
     def plans(self, step: int) -> list[EpisodePlan]:
-        """Returns the episodes of step `step`, group by group."""
+        """Returns the episodes of step `step`, group by group.
+
+        Raises:
+            UsageError: the source's batch is not one of `starts_per_step` mappings.
+        """
         config = self._config
         plans: list[EpisodePlan] = []
-        for k, start in enumerate(self._source.batch(step)):
-            spec = EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **self._filled(start)})
+        for k, start in enumerate(self._batch(step)):
             table = self._tables[(step * config.starts_per_step + k) % len(self._tables)]
             for member in range(config.group_size):
                 plans.append(
                     EpisodePlan(
                         id=f"{step:06d}-{k:04d}-{member:02d}",
-                        spec=spec,
+                        spec=self._spec(start),
                         seed=derive_seed(config.seed, "episode", step, k),
                         group=f"{step:06d}-{k:04d}",
                         agents=table,
@@ -107,14 +115,55 @@ class Planner:
         env.reset(seed=plan.seed)
         return env
 
-    def _filled(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        return env_arguments(
+    def _batch(self, index: int) -> list[Start]:
+        starts = list(self._source.batch(index))
+        if len(starts) != self._config.starts_per_step:
+            raise UsageError(
+                f"batch {index} of the starts has {len(starts)} of them; expected are {self._config.starts_per_step}, "
+                "as many as the setting starts_per_step"
+            )
+        for place, start in enumerate(starts):
+            if not isinstance(start, Mapping):
+                raise UsageError(f"start {place} of batch {index} is {start!r:.60}; {EXPECTED}")
+        return starts
+
+    def _check_starts(self) -> None:
+        """Looks at every batch of a pass, and makes the game at each of the first `CHECKED_STARTS` starts."""
+        if not len(self._source):
+            raise UsageError("the start source has no batch; expected is at least one")
+        seen = 0
+        for index in range(len(self._source)):
+            for place, start in enumerate(self._batch(index)):
+                seen += 1
+                if not start or seen > CHECKED_STARTS:  # an empty start is the game as it was made already
+                    continue
+                try:
+                    make(self._spec(start))
+                except UsageError as error:
+                    given = f"{dict(start)!r:.80}"
+                    raise UsageError(f"start {place} of batch {index}, {given}, can't be played: {error}") from error
+
+    def _check_group_reward(self, runtime: Runtime) -> None:
+        """Has the game pay two random episodes of a group: it alone knows which of its settings it can compare."""
+        group_reward = type(self.env).group_reward
+        assert group_reward is not None  # credit.check has looked
+        players = resolve_roster(self.env, dict.fromkeys(self.env.possible_agents, "random-legal"), runtime=runtime)
+        members = self.plans(0)[: min(self._config.group_size, 2)]
+        traces = runtime.run(play_many([dataclasses.replace(plan, agents=players) for plan in members], runtime))
+        try:
+            credit.votes_by_group(traces, learner_seats, group_reward)
+        except UsageError as error:
+            raise UsageError(f"credit by group can't work with these settings of the game: {error}") from error
+
+    def _spec(self, start: Start) -> EnvSpec:
+        filled = env_arguments(
             start,
             input_key=self._config.input_key,
             label_key=self._config.label_key,
             input_arg=self.env.input_arg,
             label_arg=self.env.label_arg,
         )
+        return EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **filled})
 
 
 def learner_seats(trace: Trace) -> list[str]:

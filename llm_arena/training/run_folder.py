@@ -26,12 +26,19 @@ from llm_arena.trace_file import TraceWriter
 from llm_arena.training import checkpoint
 from llm_arena.training.config import differences
 from llm_arena.training.metrics import Row
-from llm_arena.training.whole_folder import flush
+from llm_arena.training.whole_folder import PART, flush
 from llm_arena.types import Trace
 
 IGNORED_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".index.json")
 OWN = (".lock", "config.part")
 """What a kill can leave in a folder whose run has not begun."""
+WRITTEN = ("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final")
+"""What a run writes."""
+DERIVED = ("matches.jsonl", "results.json", "index.html")
+"""What is made of a run afterwards, and is void without it."""
+SHOWN_DIFFERENCES = 5
+MARK = "llm_arena_run"
+"""Key in config.json that tells a run's folder from a model's. Its value is the version of the folder's layout."""
 
 
 class RunFolder:
@@ -49,34 +56,35 @@ class RunFolder:
     def __init__(self, path: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
         self.path = path
         config = path / "config.json"
-        if path.exists() and not config.is_file() and any(entry.name not in OWN for entry in path.iterdir()):
-            raise TrainingError(f"{path} is not empty and holds no run of llm_arena; choose another run_dir")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TrainingError(f"the run's folder {path} can't be made: {error.strerror}") from None
         self._lock = filelock.FileLock(path / ".lock")
+        self.checkpoint: checkpoint.Checkpoint | None = None
+        self._traces: TraceWriter | None = None
         try:
+            if path.exists() and _settings_of(config) is None and any(file.name not in OWN for file in path.iterdir()):
+                raise TrainingError(f"{path} is not empty and holds no run of llm_arena; choose another run_dir")
+            path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
+            if fresh:
+                self._clear()
+            before = _settings_of(config)
+            if before is None:
+                self._write_aside(config, json.dumps({**settings, MARK: 1}, indent=1, sort_keys=True))
+            else:
+                self._resume(before, settings)
+            self._metrics = open(self.path / "metrics.jsonl", "ab")  # noqa: SIM115 - closed by close()
         except filelock.Timeout:
             raise TrainingError(
                 f"another process is training in {path}; wait for it, or choose another run_dir"
             ) from None
-        if fresh:
-            for entry in path.iterdir():
-                if entry.name != ".lock":
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        self.checkpoint: checkpoint.Checkpoint | None = None
-        try:
-            if config.is_file():
-                self._resume(config, settings)
-            else:
-                self._write_aside(config, json.dumps(settings, indent=1, sort_keys=True))
+        except OSError as error:
+            self._lock.release()
+            raise TrainingError(
+                f"the run's folder {path} can't be written: {error.strerror or error}; make room, or choose another "
+                "run_dir"
+            ) from error
         except BaseException:
             self._lock.release()
             raise
-        self._metrics = open(self.path / "metrics.jsonl", "ab")  # noqa: SIM115 - closed by close()
-        self._traces: TraceWriter | None = None
 
     @property
     def complete(self) -> bool:
@@ -89,9 +97,18 @@ class RunFolder:
         return self.path / "final"
 
     def log(self, row: Row) -> None:
-        """Appends one line to metrics.jsonl."""
-        self._metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self._metrics.flush()
+        """Appends one line to metrics.jsonl.
+
+        Raises:
+            TrainingError: the disk is full or refuses.
+        """
+        try:
+            self._metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise TrainingError(
+                f"{self._metrics.name} can't be written: {error.strerror}; make room and give the same command again"
+            ) from error
 
     def keep(self, traces: Iterable[Trace]) -> None:
         """Appends traces to traces.jsonl."""
@@ -119,9 +136,16 @@ class RunFolder:
             self._traces.close()
         self._lock.release()
 
-    def _resume(self, config: Path, settings: Mapping[str, Any]) -> None:
-        before = json.loads(config.read_text(encoding="utf-8"))
+    def _clear(self) -> None:
+        """Deletes what a run wrote, and nothing else that may lie in its folder."""
+        for entry in list(self.path.iterdir()):
+            if entry.name in (*WRITTEN, *DERIVED) or entry.name.endswith(PART):
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def _resume(self, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         changed = differences(before, settings)
+        if len(changed) > SHOWN_DIFFERENCES:
+            changed = [*changed[:SHOWN_DIFFERENCES], f"and {len(changed) - SHOWN_DIFFERENCES} more"]
         if changed:
             raise TrainingError(
                 f"{self.path} holds a run with other settings ({'; '.join(changed)}). Give its settings to "
@@ -139,6 +163,17 @@ class RunFolder:
         aside.write_text(text + "\n", encoding="utf-8")
         flush(aside)
         aside.replace(path)
+
+
+def _settings_of(config: Path) -> dict[str, Any] | None:
+    """Returns the settings of the run that `config` belongs to; None if it is no run's (a model has one as well)."""
+    try:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    if not isinstance(settings, dict) or settings.pop(MARK, None) is None:
+        return None
+    return settings
 
 
 def copy_model_files(base: Path, target: Path) -> None:

@@ -19,6 +19,9 @@ from llm_arena.errors import UsageError
 Start = Mapping[str, Any]
 """The fields of one start, e.g. `{"prompt": "coffee shop"}`. Empty: the game deals from its seed alone."""
 
+EXPECTED = """expected a mapping of fields, e.g. {"prompt": "coffee shop"}"""
+"""What to say about a start that is none."""
+
 
 class StartSource(Protocol):
     """What a training run draws its starts from."""
@@ -42,16 +45,20 @@ class ListSource:
         shuffle: False keeps the order of the list.
 
     Raises:
-        UsageError: an empty list.
+        UsageError: an empty list, or a start that is neither a mapping nor a string.
     """
 
     def __init__(self, starts: Sequence[Start | str], *, per_batch: int, seed: int = 0, shuffle: bool = True) -> None:
         if not starts:
             raise UsageError("a start source needs at least one start, got none")
-        self._starts: list[Start] = [{"prompt": start} if isinstance(start, str) else start for start in starts]
+        for place, start in enumerate(starts):
+            if not isinstance(start, Mapping | str):
+                raise UsageError(f"start {place} is {start!r:.60}; {EXPECTED}")
+        self._starts: list[Start] = [{"prompt": start} if isinstance(start, str) else dict(start) for start in starts]
         self._per_batch = per_batch
         self._seed = seed
         self._shuffle = shuffle
+        self._newest: tuple[int, Sequence[int]] = (-1, ())
 
     def __len__(self) -> int:
         return -(-len(self._starts) // self._per_batch)
@@ -63,13 +70,16 @@ class ListSource:
         orders = {
             epoch: self._order(epoch) for epoch in range(first // size, (first + self._per_batch - 1) // size + 1)
         }
-        return [self._starts[orders[at // size][at % size]] for at in range(first, first + self._per_batch)]
+        # copies: a caller that changes one must not change later passes
+        return [dict(self._starts[orders[at // size][at % size]]) for at in range(first, first + self._per_batch)]
 
     def _order(self, epoch: int) -> Sequence[int]:
         if not self._shuffle:
             return range(len(self._starts))
-        generator = np.random.Generator(np.random.Philox([self._seed, epoch]))
-        return [int(place) for place in generator.permutation(len(self._starts))]
+        if self._newest[0] != epoch:  # kept, or going through all batches would take quadratic time
+            generator = np.random.Generator(np.random.Philox([self._seed, epoch]))
+            self._newest = epoch, generator.permutation(len(self._starts)).tolist()
+        return self._newest[1]
 
 
 class DealtSource:
@@ -84,6 +94,22 @@ class DealtSource:
     def batch(self, index: int) -> list[Start]:
         """Returns `per_batch` empty starts."""
         return [{} for _ in range(self._per_batch)]
+
+
+def digest(source: StartSource) -> str:
+    """Returns a SHA-256, as hex digits, of all batches of one pass.
+
+    Raises:
+        UsageError: a start is not made of JSON values.
+    """
+    found = hashlib.sha256()
+    for index in range(len(source)):
+        try:
+            line = json.dumps([dict(start) for start in source.batch(index)], sort_keys=True, separators=(",", ":"))
+        except TypeError as error:
+            raise UsageError(f"a start of batch {index} is not made of JSON values: {error}") from None
+        found.update(line.encode() + b"\n")
+    return found.hexdigest()
 
 
 def read_starts(path: Path) -> list[Start]:
