@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,12 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(broken: float) -> No
         learner.step(build64([*family(), bad]), SETTINGS_PLAIN)
     assert same(snapshot(learner), before)
     assert learner.step(build64(family()), SETTINGS_PLAIN).stepped
+
+
+def test_weights_that_a_step_breaks_stop_the_run() -> None:
+    learner = Learner(tiny_model())
+    with pytest.raises(TrainingError, match=r"no longer finite after a step with lr .*lower lr"):
+        learner.step(build64(family()), dataclasses.replace(SETTINGS_PLAIN, lr=float("inf")))
 
 
 def test_a_batch_with_nothing_to_train_changes_nothing() -> None:

@@ -60,7 +60,11 @@ def test_bad_settings_are_one_line_with_the_remedy(argv: list[str], kind: type[A
 
 @pytest.mark.parametrize(
     ("toml", "says"),
-    [("nmu_steps = 3", 'Did you mean "num_steps"'), ('num_steps = "3"', "must be a int"), ("lr = ", "not valid TOML")],
+    [
+        ("nmu_steps = 3", 'Did you mean "num_steps"'),
+        ('num_steps = "3"', "num_steps = '3' does not fit"),
+        ("lr = ", "not valid TOML"),
+    ],
 )
 def test_bad_toml_names_the_key(tmp_path: Path, toml: str, says: str) -> None:
     path = tmp_path / "run.toml"
@@ -357,3 +361,39 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no run"):
         RunFolder(tmp_path, {"lr": 1}, fresh=True)
     assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env_args = 5",
+        "env_args = {day = 2020-01-01}",
+        'max_context_tokens = "x"',
+        "starts = 5",
+        'lr_end = "x"',
+        "num_steps = 2.5",
+        "fresh = 1",
+    ],
+)
+def test_a_toml_value_of_the_wrong_kind_is_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"--config .*{text.split()[0]}") as caught:
+        parse(TrainConfig, ["--config", str(file)], prog="x")
+    assert "\n" not in str(caught.value)
+
+
+def test_toml_takes_whole_numbers_for_fractions_and_tables_for_env_args(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text('lr = 1\nmax_context_tokens = 9\n[env_args]\ntopic = "tea"\n')
+    config = parse(TrainConfig, ["--config", str(file)], prog="x")
+    assert (config.lr, config.max_context_tokens, config.env_kwargs()) == (1, 9, {"topic": "tea"})
+
+
+def test_a_toml_file_that_is_no_text_or_not_named_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        parse(TrainConfig, ["--config", str(file)], prog="x")
+    with pytest.raises(UsageError, match="needs a TOML file"):
+        parse(TrainConfig, ["--config"], prog="x")

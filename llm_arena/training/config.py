@@ -15,8 +15,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
+import msgspec
 import tyro
 
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
@@ -240,7 +241,10 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name == "--config":
-            default = _from_toml(default, Path(value or next(arguments, "")), known)
+            file = value or next(arguments, "")
+            if not file:
+                raise UsageError("--config needs a TOML file: --config FILE.toml")
+            default = _from_toml(default, Path(file))
             continue
         key = re.sub(r"^--(no-)?", "", name).replace("-", "_")
         if name.startswith("--") and key not in known | {"steps", "help"}:
@@ -264,19 +268,23 @@ def _first_paragraph(boxed: str) -> str:
     return re.sub(r"^Error parsing \w+Config: ", "", paragraph) or "the command line could not be read"
 
 
-def _from_toml(default: C, path: Path, known: set[str]) -> C:
+def _from_toml(default: C, path: Path) -> C:
+    hints = get_type_hints(type(default))
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--config {path}: can't be read ({error.strerror}); give a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: not valid TOML: {error}") from None
     aliased = {"num_steps" if key == "steps" else key.replace("-", "_"): value for key, value in table.items()}
     for key, value in aliased.items():
-        if key not in known:
-            raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, known)}")
-        now = getattr(default, key)
-        number = isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool)
-        if now is not None and key != "env_args" and type(value) is not type(now) and not number:
-            raise UsageError(f"--config {path}: {key} must be a {type(now).__name__}, got {value!r}")
+        if key not in hints:
+            raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, hints)}")
+        try:
+            if key == "env_args" and isinstance(value, dict):
+                json.dumps(value)  # TOML's dates and times are no JSON
+            elif get_origin(hints[key]) is not Literal:  # choices are checked, and listed, by the dataclass
+                msgspec.convert(value, hints[key])
+        except (msgspec.ValidationError, TypeError) as error:
+            raise UsageError(f"--config {path}: {key} = {value!r} does not fit: {error}") from None
     return dataclasses.replace(default, **aliased)

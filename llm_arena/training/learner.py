@@ -111,7 +111,8 @@ class Learner:
         """Makes one optimizer step on a batch.
 
         Raises:
-            TrainingError: loss or gradient is not finite; the weights are as they were.
+            TrainingError: loss or gradient is not finite, and the weights are as they were; or the weights are not
+                finite after the step.
         """
         if not batch.trained_tokens:
             return StepStats(loss=0.0, entropy=0.0, kl=0.0, grad_norm=0.0, max_gap=0.0, mean_gap=0.0, stepped=False)
@@ -124,6 +125,7 @@ class Learner:
             group["lr"] = settings.lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self._refuse_broken_weights(settings.lr)
         if self.anchor is not None:
             with torch.no_grad():
                 slow = [parameter.data for parameter in self.anchor.parameters()]
@@ -210,6 +212,15 @@ class Learner:
             f"{what} is {value}; the weights were left alone. Lower lr or grad_clip, or look at the rewards in "
             "metrics.jsonl; the last checkpoint is intact"
         )
+
+    def _refuse_broken_weights(self, lr: float) -> None:
+        """Stops a run that has diverged before its weights are published or saved."""
+        norms = torch._foreach_norm([parameter.detach() for parameter in self.parameters.values()])
+        if not math.isfinite(float(torch.stack(norms).sum())):
+            raise TrainingError(
+                f"the weights are no longer finite after a step with lr {lr:g}; lower lr and go on from the last "
+                "checkpoint in another run_dir, or train anew with --fresh"
+            )
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the weights by their name in the model's state, tied ones once."""
