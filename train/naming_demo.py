@@ -50,6 +50,7 @@ DEFAULTS = TrainConfig(
     starts_per_step=8,
     max_new_tokens=24,
     lr=3e-5,
+    lr_end=1e-5,
 )
 
 
