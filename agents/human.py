@@ -20,6 +20,7 @@ from llm_arena.report.text import message_text, visible
 from llm_arena.types import Action, PastTurn, Reply, View
 
 _SHOWN_ACTIONS = 60
+_HINT = "(type a reply and press Enter; Ctrl-D leaves the game)\n"
 
 
 class PlayerLeft(ArenaError, EOFError):
@@ -51,6 +52,8 @@ class Human:
         source = _stdin() if self._source is None else self._source
         async with self._at_keyboard:
             self._write("\n".join(_screen(view, past)) + "\n")
+            if not past and not view.attempt:
+                self._write(_HINT)
             while True:
                 self._write(f"{visible(view.seat)}> ")
                 line = await self._line(source)
@@ -61,7 +64,7 @@ class Human:
                     self._write(visible(line) + "\n")
                 if line.strip():
                     return Action(reply=Reply(line))
-                self._write("(type a reply and press Enter; Ctrl-D leaves the game)\n")
+                self._write(_HINT)
 
     async def _line(self, source: int) -> str | None:
         stop = threading.Event()

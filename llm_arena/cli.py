@@ -6,6 +6,7 @@ standard error. Exit codes: 0 done, 1 failed, 2 a usage error or an unknown name
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -64,6 +65,9 @@ def guarded(run: Callable[[], int | None]) -> int:
 
     For scripts: `if __name__ == "__main__": sys.exit(guarded(main))`.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it (`>&-`)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an emoji must not end a game on an ASCII terminal
@@ -82,7 +86,8 @@ def guarded(run: Callable[[], int | None]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except OSError as error:
-            return _fail(str(error), 1)
+            # A name that is too long for a file names none: an unknown name.
+            return _fail(str(error), 2 if error.errno == errno.ENAMETOOLONG else 1)
         except SystemExit as stop:  # argparse and tyro leave this way after --help
             return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else _fail(str(stop.code), 1)
 
@@ -121,8 +126,14 @@ def help_text() -> str:
 def _fail(message: str, code: int) -> int:
     from llm_arena.report.text import visible
 
-    print(f"llm-arena: {visible(' '.join(message.split()))}", file=sys.stderr)
+    words = " ".join(_clipped(word, 140, 40) for word in message.split())
+    print(f"llm-arena: {visible(_clipped(words, 600, 300))}", file=sys.stderr)
     return code
+
+
+def _clipped(text: str, head: int, tail: int) -> str:
+    """Leaves out the middle of a long text: what was given stands at the start, the remedy at the end."""
+    return text if len(text) <= head + tail else f"{text[:head]}…{text[-tail:]}"
 
 
 def _show_warning(

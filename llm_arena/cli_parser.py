@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from typing import NoReturn
@@ -36,10 +37,10 @@ def key_values(pairs: Sequence[str]) -> dict[str, Json]:
     """Reads `key=value` arguments; a value that is JSON (`4`, `true`, `[1, 2]`) is taken as such, else as text.
 
     Raises:
-        UsageError: an argument has no `=`, or a key stands there twice.
+        UsageError: an argument has no `=`, a key stands there twice, or an argument is no UTF-8.
     """
     found: dict[str, Json] = {}
-    for pair in pairs:
+    for pair in map(_utf8, pairs):
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
             raise UsageError(f'"{pair}" is no game argument; expected key=value, e.g. namers=4 or topic="coffee shop"')
@@ -47,7 +48,7 @@ def key_values(pairs: Sequence[str]) -> dict[str, Json]:
             raise UsageError(f'the game argument "{key}" is given twice')
         try:
             found[key] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             found[key] = value
     return found
 
@@ -71,6 +72,16 @@ def agent_spec(text: str) -> str | dict[str, str]:
             raise UsageError(f'--agents names "{seat}" twice')
         found[seat] = agent
     return found
+
+
+def _utf8(argument: str) -> str:
+    """Returns an argument as the text that was typed: in a C locale Python reads what is not ASCII as surrogates."""
+    if not any("\ud800" <= char <= "\udfff" for char in argument):
+        return argument
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError as error:
+        raise UsageError(f'the argument "{argument}" is no UTF-8 text; type it in a UTF-8 terminal') from error
 
 
 __all__ = ["Parser", "agent_spec", "key_values"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llm_arena.cli_parser import Parser, agent_spec, key_values
-from llm_arena.errors import TraceError, UnknownName, UsageError, did_you_mean
+from llm_arena.errors import ArenaError, TraceError, UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import ending_line, episode_lines, spec_words, visible
 from llm_arena.types import Trace
 
@@ -22,6 +23,7 @@ def run_play(argv: list[str]) -> int:
     options = _play_parser().parse_intermixed_args(argv)
     from llm_arena.registry import make
     from llm_arena.rollout import play
+    from llm_arena.trace_file import NotWritten
 
     kwargs = key_values(options.settings)
     if options.seat is not None:
@@ -31,18 +33,30 @@ def run_play(argv: list[str]) -> int:
     if options.seat is not None:
         agents = _with_person(env.possible_agents, options.seat, agents)
     settings = {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
-    trace = play(
-        env,
-        agents,
-        seed=options.seed,
-        traces=options.traces,
-        **{name: value for name, value in settings.items() if value is not None},
-    )
+    size = _size(options.traces)
+    lost: NotWritten | None = None
+    try:
+        trace = play(
+            env,
+            agents,
+            seed=options.seed,
+            traces=options.traces,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
+    except NotWritten as error:  # a full disk must not cost a finished game: it is shown, then the error
+        trace, lost = error.trace, error
+    except (ArenaError, KeyboardInterrupt):
+        if _size(options.traces) > size:
+            print(f"the void episode is recorded in {visible(options.traces, newlines=False)}")
+        raise
     if options.seat is not None:
         print("\n--- the game is over; all replies: ---")
     _print(episode_lines(trace, messages=options.seat is None))
+    if lost is not None:
+        sys.stdout.flush()
+        raise lost
     if options.traces:
-        print(f"recorded in {options.traces}")
+        print(f"recorded in {visible(options.traces, newlines=False)}")
     return 0
 
 
@@ -61,7 +75,11 @@ def run_show(argv: list[str]) -> int:
     parser.add_argument("--index", type=int, help="which episode: 0 is the first, -1 the last")
     options = parser.parse_args(argv)
     if options.index is None:
-        _print(f"{index:>5}  {_headline(trace)}" for index, trace in enumerate(_read(options.traces)))
+        index = -1
+        for index, trace in enumerate(_read(options.traces)):
+            print(f"{index:>5}  {_headline(trace)}")
+        if index < 0:
+            print(f"{visible(str(options.traces), newlines=False)} holds no episodes")
         return 0
     _print(episode_lines(_pick(options.traces, options.index)))
     return 0
@@ -83,19 +101,22 @@ def run_replay(argv: list[str]) -> int:
     from llm_arena.recorder import replay, verify
 
     traces = _read(options.traces) if options.index is None else [_pick(options.traces, options.index)]
-    if not options.verify:
-        for trace in traces:
-            print(visible(replay(trace).transcript()))
-        return 0
     count = failures = 0
     for trace in traces:
         count += 1
+        if not options.verify:
+            print(visible(replay(trace).transcript()))
+            continue
         try:
             verify(trace)
         except TraceError as error:
             failures += 1
             if failures <= _SHOWN_FAILURES:
                 print(visible(str(error), newlines=False), file=sys.stderr)
+    if not count:
+        raise TraceError(f"{options.traces} holds no episodes")
+    if not options.verify:
+        return 0
     if failures:
         raise TraceError(f"{options.traces}: {failures} of {count} episodes do not replay as recorded")
     print(f"{count} episode{'s' * (count != 1)} replayed, all as recorded")
@@ -115,7 +136,11 @@ def _play_parser() -> Parser:
     )
     parser.add_argument("env", metavar="ENV", help="a game; see llm-arena list games")
     parser.add_argument(
-        "settings", metavar="KEY=VALUE", nargs="*", help="the game's own arguments, and env options such as retries=2"
+        "settings",
+        metavar="KEY=VALUE",
+        nargs="*",
+        default=[],  # with one, argparse does not call them required
+        help="the game's own arguments, and env options such as retries=2",
     )
     parser.add_argument("--seat", help="the seat that you take, e.g. player_0; a typing error may be mended twice")
     parser.add_argument(
@@ -146,11 +171,17 @@ def _headline(trace: Trace) -> str:
     return visible(line, newlines=False)
 
 
-def _read(path: Path) -> Iterable[Trace]:
+def _size(path: str | None) -> int:
+    return os.path.getsize(path) if path and os.path.exists(path) else 0
+
+
+def _read(path: Path) -> Iterator[Trace]:
     from llm_arena.trace_file import read_traces
 
-    if not path.exists():
+    if not os.path.exists(path):  # unlike `Path.exists`, says no to a name that is too long
         raise UsageError(f"there is no file {path}")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give a file of traces, e.g. {path / 'traces.jsonl'}")
     return read_traces(path)
 
 
@@ -158,12 +189,16 @@ def _pick(path: Path, index: int) -> Trace:
     found: list[Trace] = []
     count = 0
     for trace in _read(path):
-        if count == index or index < 0:
+        if count == index:
+            return trace
+        if index < 0:
             found.append(trace)
-            if index < 0 and len(found) > -index:
+            if len(found) > -index:
                 found.pop(0)
         count += 1
-    if not found or (index < 0 and len(found) < -index):
+    if not count:
+        raise TraceError(f"{path} holds no episodes")
+    if not found or len(found) < -index:
         raise UsageError(f"{path} has {count} episodes (0 to {count - 1}), there is no episode {index}")
     return found[0]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,9 @@ def resolve_roster(
     creators = {name: _creator(name, env.spec.id, env.baselines) for name in names.values() if isinstance(name, str)}
     for setting in settings:
         if not any(creator.takes(setting) for creator in creators.values()):
-            hints = (creator.suggest(setting) for creator in creators.values())
+            hints = [creator.suggest(setting) for creator in creators.values()]
+            if _creator("llm", None, {}).takes(setting):
+                hints = [" It is a model's: seat a model with --agents MODEL."]
             players = ", ".join(dict.fromkeys(creators)) or "agent objects"
             raise UsageError(f"no agent here ({players}) has a setting {setting!r}.{next(filter(None, hints), '')}")
     made = {
@@ -144,7 +146,7 @@ def _creator(name: str, env_id: str | None, baselines: Mapping[str, Baseline]) -
             has = f"it has: {', '.join(known)}" if known else "it has none"
             raise UnknownName(f'{game} has no scripted player "{player}"; {has}.{did_you_mean(player, known)}')
         return _Creator(name, BaselineAgent, name, known[player])
-    if name and not colon and (name in KNOWN_MODELS or Path(name).is_dir()):
+    if name and not colon and (name in KNOWN_MODELS or os.path.isdir(name)):
         return _creator(f"llm:{name}", env_id, baselines)
     players = [f"{env_id}/{player}" for player in baselines] if env_id else []
     raise UnknownName(

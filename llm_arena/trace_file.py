@@ -26,6 +26,8 @@ if sys.platform != "win32":
     import fcntl
 
 _START = b'{"schema":'
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CHUNK = 1 << 16
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -34,6 +36,14 @@ _log = logging.getLogger(__name__)
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 UPGRADES: Mapping[int, Upgrade] = {}
 """From schema n, the pure function that makes a record of schema n + 1. Schema 1 is the first."""
+
+
+class NotWritten(TraceError):
+    """The disk refused a record; `trace` holds what is not in the file."""
+
+    def __init__(self, message: str, trace: Trace) -> None:
+        super().__init__(message)
+        self.trace = trace
 
 
 class _Head(msgspec.Struct):
@@ -72,8 +82,8 @@ class TraceWriter:
         """Appends one trace and flushes it to the disk.
 
         Raises:
-            TraceError: the writer is closed, the trace holds something that JSON can't, or the disk refuses it; the
-                file then ends with the last whole record.
+            TraceError: the writer is closed, or the trace holds something that JSON can't.
+            NotWritten: the disk refuses it; the file then ends with the last whole record.
         """
         line = encode(trace)
         with self._thread_lock:
@@ -92,9 +102,10 @@ class TraceWriter:
                     os.close(self._fd)
                     self._fd = None
                 remedy = "free some space or choose another disk" if error.errno in _FULL else "check the disk"
-                raise TraceError(
+                raise NotWritten(
                     f"{self.path}: trace {trace.id} ({len(line):,} bytes) could not be written: {error.strerror}; "
-                    f"{remedy}. Records before it are safe."
+                    f"{remedy}. Records before it are safe.",
+                    trace,
                 ) from error
             self._end += len(line)
 
@@ -136,8 +147,8 @@ class TraceWriter:
     def _check_kind(self, *, whole: bool) -> None:
         """Refuses a file that was not written by a `TraceWriter`, before anything is cut from it or added to it."""
         with open(self.path, "rb") as file:
-            first = file.readline()
-        if not (_is_record(first) if whole else _START.startswith(first[: len(_START)])):
+            first = file.readline().removeprefix(_BOM)
+        if not (_is_record(first) if whole else _begins_as_ours(first)):
             raise TraceError(
                 f"{self.path} exists and is no trace file (it begins with {first[:20]!r}); choose another name"
             )
@@ -170,7 +181,7 @@ def decode(line: bytes, where: str = "trace") -> Trace:
         if schema == SCHEMA:
             return msgspec.json.decode(line, type=Trace)
         return msgspec.convert(upgrade(msgspec.json.decode(line), to=SCHEMA, table=UPGRADES, where=where), type=Trace)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{where} is no trace record: {error}") from error
 
 
@@ -197,18 +208,33 @@ def upgrade(record: dict[str, Any], *, to: int, table: Mapping[int, Upgrade], wh
 def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
     """Yields the traces of a file, oldest first. A torn last line (of a killed writer) is left out with a warning.
 
+    Blank lines and a byte order mark at the start are skipped. Pipes and devices are read as well.
+
     Raises:
-        TraceError: there is no such file, or a record is broken or newer than this library; names the line.
+        TraceError: there is no such file, it is no trace file, or a record is broken or newer than this library; names
+            the line.
     """
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         raise TraceError(f"there is no trace file {os.fspath(path)}")
+    if os.path.isdir(path):
+        raise TraceError(f"{os.fspath(path)} is a folder, no trace file")
     with open(path, "rb") as file:  # binary: iterating splits at \n and nowhere else
         for number, line in enumerate(file, start=1):
+            if number == 1:
+                if line.startswith(_UTF16):
+                    raise TraceError(f"{os.fspath(path)} is UTF-16 text, no trace file; save it as UTF-8")
+                line = line.removeprefix(_BOM)
+            if not line.strip():
+                continue
             try:
                 trace = decode(line, f"{os.fspath(path)}, line {number}")
-            except TraceError:
-                if line.endswith(b"\n"):
+            except TraceError as error:
+                if line.endswith(b"\n") or _is_record(line):
                     raise
+                if not _begins_as_ours(line):
+                    raise TraceError(
+                        f"{os.fspath(path)} is no trace file (line {number} begins with {line[:20]!r})"
+                    ) from error
                 _log.warning("%s: left out a torn record of %d bytes at the end", os.fspath(path), len(line))
                 return
             yield trace
@@ -217,9 +243,13 @@ def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
 def _is_record(line: bytes) -> bool:
     try:
         msgspec.json.decode(line, type=_Head)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
+
+
+def _begins_as_ours(line: bytes) -> bool:
+    return _START.startswith(line[: len(_START)])
 
 
 def _open(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from llm_arena.types import EnvSpec, SeatInfo, Trace, Turn
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = [sys.executable, "-m", "llm_arena"]
+LONG = "x" * 5000
+C_LOCALE = {"LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def one_line(text: str) -> str:
@@ -55,7 +58,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["plya"], 'Did you mean "play"'),
         (["--versoin"], 'Did you mean "--version"'),
-        (["play"], "ENV"),
+        (["play"], "are required: ENV. See"),
+        (["play", "naming-v0", "--temperature", "1"], "seat a model with --agents MODEL"),
         (["play", "kuhn-poker"], None),
         (["play", "kun-poker-v0"], 'Did you mean "kuhn-poker-v0"'),
         (["play", "kuhn-poker-v7"], "kuhn-poker-v0"),
@@ -279,3 +283,115 @@ def test_the_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("content", [b"\0" * 100_000, b"[" * 200_000, b"my thesis", b""])
+@pytest.mark.parametrize("options", [[], ["--verify"]])
+def test_what_holds_no_episode_does_not_verify(
+    content: bytes, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "z.jsonl").write_bytes(content)
+    assert main(["replay", str(tmp_path / "z.jsonl"), *options]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert ("is no trace file" if content else "holds no episodes") in one_line(shown.err)
+
+
+def test_an_empty_file_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "z.jsonl").touch()
+    for path in (str(tmp_path / "z.jsonl"), os.devnull):
+        assert main(["show", path]) == 0
+        assert capsys.readouterr().out == f"{path} holds no episodes\n"
+        assert main(["show", path, "--index", "0"]) == 1
+        assert "holds no episodes" in one_line(capsys.readouterr().err)
+
+
+def test_a_folder_is_named_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("show", "replay"):
+        assert main([command, str(tmp_path)]) == 2
+        assert "is a folder" in one_line(capsys.readouterr().err)
+
+
+def test_traces_come_through_a_pipe(arena: Run, tmp_path: Path) -> None:
+    arena("play", "kuhn-poker-v0", "--seed", "1", "--traces", "t.jsonl")
+    done = arena("replay", "/dev/stdin", "--verify", stdin=(tmp_path / "t.jsonl").read_text())
+    assert (done.returncode, done.stdout) == (0, "1 episode replayed, all as recorded\n")
+
+
+def test_an_episode_is_shown_whatever_comes_after_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(encode(Trace(id="one", spec=EnvSpec(id="game-v0"), seed=1, seats={})) + b"garbage\n")
+    assert main(["show", str(path), "--index", "0"]) == 0
+    assert "episode one" in capsys.readouterr().out
+    assert main(["show", str(path), "--index", "1"]) == 1
+    assert "line 2" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(redirection: str, tmp_path: Path) -> None:
+    command = f'"$0" -m llm_arena play kuhn-poker-v0 --seed 1 --traces t.jsonl {redirection}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(read_traces(tmp_path / "t.jsonl"))) == 1
+
+
+def test_arguments_are_utf8_in_every_locale(arena: Run, tmp_path: Path) -> None:
+    done = arena("play", "naming-v0", "topic=café", "--traces", "t.jsonl", env=C_LOCALE)
+    assert done.returncode == 0, done.stderr
+    assert "caf\\xe9" in done.stdout
+    [trace] = read_traces(tmp_path / "t.jsonl")
+    assert trace.spec.kwargs["topic"] == "café"
+
+
+@pytest.mark.parametrize("locale", [C_LOCALE, {"PYTHONUTF8": "1"}])
+def test_an_argument_that_is_no_text_is_a_usage_error(locale: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*map(os.fsencode, COMMAND), b"play", b"naming-v0", b"topic=caf\xe9"],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, **locale},
+    )
+    assert done.returncode == 2
+    assert "no UTF-8" in one_line(done.stderr.decode("ascii"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_full_disk_does_not_cost_the_episode(arena: Run) -> None:
+    plain = arena("play", "kuhn-poker-v0", "--seed", "1")
+    done = arena("play", "kuhn-poker-v0", "--seed", "1", "--traces", "/dev/full")
+    assert done.returncode == 1
+    assert done.stdout == plain.stdout
+    assert "could not be written: No space left" in one_line(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", LONG],
+        ["replay", LONG],
+        ["report", LONG],
+        ["play", LONG],
+        ["play", "kuhn-poker-v0", "--agents", LONG],
+        ["play", "kuhn-poker-v0", "--agents", f"llm:{LONG}"],
+        ["play", "kuhn-poker-v0", "--agents", "player=" + "x " * 2500],
+        ["play", "kuhn-poker-v0", "--seat", LONG],
+        [LONG],
+    ],
+)
+def test_a_very_long_name_is_unknown_and_its_message_short(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert len(one_line(capsys.readouterr().err)) < 1000
+
+
+def test_a_clipped_message_keeps_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", LONG]) == 2
+    shown = one_line(capsys.readouterr().err)
+    assert shown.startswith('llm-arena: no training script "xxx')
+    assert "naming-demo" in shown
+    assert len(shown) < 400
+
+
+def test_json_nested_too_deeply_is_a_text() -> None:
+    assert key_values(["a=" + "[" * 100_000]) == {"a": "[" * 100_000}

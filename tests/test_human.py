@@ -90,6 +90,7 @@ def test_a_person_plays_to_the_end(terminal: Callable[..., Terminal], tmp_path: 
     game = terminal("play", "kuhn-poker-v0", "--seat", "player_0", "--seed", "1", "--traces", "t.jsonl")
     game.wait_for("Your card is J")
     game.wait_for("legal: check | bet")
+    game.wait_for("Ctrl-D leaves the game")
     game.wait_for("player_0> ")
     game.type("\n")
     game.wait_for("Ctrl-D leaves the game")
@@ -114,6 +115,7 @@ def test_a_person_is_shown_only_what_is_new(terminal: Callable[..., Terminal]) -
     game.wait_for("your turn")
     game.wait_for("player_0> ")
     assert "You play tic-tac-toe" not in first + game.screen.rpartition("your turn")[2]
+    assert "Ctrl-D" not in game.screen
     game.type("\x04")
     assert game.exit_code() == 1
 
@@ -124,6 +126,7 @@ def test_ctrl_d_leaves_the_game(terminal: Callable[..., Terminal], tmp_path: Pat
     game.type("\x04")
     assert game.exit_code() == 1
     assert "the input ended while player_0 was to move" in game.screen
+    assert "the void episode is recorded in t.jsonl" in game.screen
     assert "Traceback" not in game.screen
     [trace] = read_traces(tmp_path / "t.jsonl")
     assert trace.void
@@ -138,6 +141,7 @@ def test_ctrl_c_leaves_the_game(terminal: Callable[..., Terminal], tmp_path: Pat
     assert game.exit_code() == 130
     assert time.monotonic() - began < 10
     assert "llm-arena: interrupted" in game.screen
+    assert "the void episode is recorded in t.jsonl" in game.screen
     assert "Traceback" not in game.screen
     [trace] = read_traces(tmp_path / "t.jsonl")
     assert trace.void

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_arena.errors import TraceError, UsageError
+from llm_arena.errors import ArenaError, TraceError, UsageError
 from llm_arena.rating import Record
 from llm_arena.report import episode_lines, visible, write_report
 from llm_arena.report.charts import interval_bar, line_chart
@@ -263,3 +263,37 @@ def test_reading_text_loads_no_template_engine() -> None:
     code = "import sys, llm_arena.report.text; print('jinja2' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"
+
+
+@pytest.mark.parametrize("step", ["three", None, math.nan, math.inf, [1], True, 10**400])
+def test_a_step_that_is_no_number_is_the_place_of_its_row(step: object) -> None:
+    rows = [{"step": 0, "kl": 1.0}, {"step": step, "kl": 2.0}]
+    [chart] = charts_of(rows)  # type: ignore[arg-type]  # what a damaged file may hold
+    assert chart.series["kl"] == [(0.0, 1.0), (1.0, 2.0)]
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "traces.jsonl", "results.json"])
+def test_json_nested_too_deeply_names_its_file(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run / name).write_text('{"schema":1,"figures":{"x":' + "[" * 200_000 + "\n")
+    with pytest.raises(TraceError, match=name):
+        write_report(run)
+
+
+def test_blank_lines_and_byte_order_marks_are_skipped(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for name in ("config.json", "metrics.jsonl"):
+        (run / name).write_bytes(b"\xef\xbb\xbf" + (run / name).read_bytes() + b"\n \n")
+    assert "4 steps" in write_report(run).read_text(encoding="utf-8")
+
+
+def test_a_page_that_can_not_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "index.html").mkdir()
+    with pytest.raises(ArenaError, match=r"can't write .*index\.html: .*; "):
+        write_report(run)
+
+
+def test_a_name_that_is_too_long_is_no_folder() -> None:
+    with pytest.raises(UsageError, match="no run's folder"):
+        write_report("x" * 5000)

@@ -124,3 +124,16 @@ def test_unknown_seats_and_seats_without_an_agent_are_errors():
         resolve_roster(env, {"player_0": "random-legal"})
     with pytest.raises(UnknownName):
         llm_arena.play("kuhn-poker-v9")
+
+
+def test_a_setting_of_models_says_that_a_model_is_missing():
+    env = llm_arena.make("kuhn-poker-v0")
+    with pytest.raises(UsageError, match="seat a model with --agents MODEL"):
+        resolve_roster(env, "random-legal", temperature=1.0)
+    with pytest.raises(UsageError, match=r"setting 'tempo'\.$"):
+        resolve_roster(env, "random-legal", tempo=1.0)
+
+
+def test_a_name_that_is_too_long_is_unknown():
+    with pytest.raises(UnknownName, match="no agent or model"):
+        make_agent("x" * 5000)

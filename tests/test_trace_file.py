@@ -14,7 +14,7 @@ import pytest
 
 from llm_arena import trace_file
 from llm_arena.errors import TraceError
-from llm_arena.trace_file import TraceWriter, decode, encode, read_traces, upgrade
+from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace, Turn
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -303,3 +303,76 @@ def test_the_way_from_an_old_schema_is_taken_when_reading(monkeypatch):
 
 def _rename(record):
     return {("id" if key == "name" else key): value for key, value in record.items()}
+
+
+DEEP = b'{"schema":1,"x":' + b"[" * 200_000
+
+
+@pytest.mark.parametrize("content", [b"\0" * 100_000, b"[" * 200_000, b"my thesis", b'{"step": 1}', b'{"st'])
+@pytest.mark.parametrize("before", [b"", encode(trace("a"))])
+def test_only_what_begins_as_a_record_is_taken_for_a_torn_one(tmp_path, before, content):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(before + content)
+    with pytest.raises(TraceError, match=r"is no trace (file|record)"):
+        list(read_traces(path))
+
+
+def test_a_whole_last_record_of_a_newer_schema_is_not_taken_for_a_torn_one(tmp_path):
+    (tmp_path / "t.jsonl").write_bytes(b'{"schema":99}')
+    with pytest.raises(TraceError, match="schema 99"):
+        list(read_traces(tmp_path / "t.jsonl"))
+
+
+def test_json_nested_too_deeply_is_a_broken_record(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(encode(trace("a")) + DEEP + b"\n")
+    with pytest.raises(TraceError, match="line 2 is no trace record"):
+        list(read_traces(path))
+    path.write_bytes(DEEP + b"\n")
+    with pytest.raises(TraceError, match="no trace file"):
+        TraceWriter(path)
+    path.write_bytes(encode(trace("a")) + DEEP)  # torn
+    assert [t.id for t in read_traces(path)] == ["a"]
+    with TraceWriter(path) as writer:
+        assert writer.repaired_bytes == len(DEEP)
+
+
+def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + encode(trace("a")) + b"\n \r\n" + encode(trace("b")) + b"\n\n  ")
+    assert [t.id for t in read_traces(path)] == ["a", "b"]
+    path.write_bytes(b"\xef\xbb\xbf" + encode(trace("a")))
+    with TraceWriter(path) as writer:
+        writer.write(trace("b"))
+    assert [t.id for t in read_traces(path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_named(tmp_path, encoding):
+    (tmp_path / "t.jsonl").write_bytes(("\ufeff" + encode(trace()).decode()).encode(encoding))
+    with pytest.raises(TraceError, match="UTF-16.*UTF-8"):
+        list(read_traces(tmp_path / "t.jsonl"))
+
+
+def test_pipes_are_read_and_folders_named(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    sender = threading.Thread(target=pipe.write_bytes, args=(encode(trace("a")),))
+    sender.start()
+    assert [t.id for t in read_traces(pipe)] == ["a"]
+    sender.join()
+    with pytest.raises(TraceError, match="is a folder"):
+        list(read_traces(tmp_path))
+    with pytest.raises(TraceError, match="there is no trace file"):
+        list(read_traces("x" * 5000))
+
+
+def test_a_record_that_could_not_be_written_is_handed_back(tmp_path, monkeypatch):
+    def full(fd, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with TraceWriter(tmp_path / "t.jsonl") as writer, monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(NotWritten) as caught:
+            writer.write(trace("a"))
+    assert caught.value.trace == trace("a")

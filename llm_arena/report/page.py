@@ -7,6 +7,8 @@ writes `index.html` beside them.
 from __future__ import annotations
 
 import importlib.metadata
+import math
+import os
 import platform
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from llm_arena.errors import TraceError, UsageError
+from llm_arena.errors import ArenaError, TraceError, UsageError
 from llm_arena.report.charts import Point, interval_bar, line_chart
 from llm_arena.report.results import Results, load_results
 from llm_arena.report.text import ending_words, message_text, told, turn_note, visible
@@ -33,6 +35,9 @@ _TEXT_LIMIT = 4000
 
 _MAIN_METRICS = ("score", "reward")
 """Metrics per role that make the chart on top, in order of preference."""
+
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading JSON raises; the last where it is nested too deeply."""
 
 _PACKAGES = ("llm-arena", "torch", "transformers", "pettingzoo", "numpy")
 
@@ -78,12 +83,18 @@ def write_page(run_dir: Path) -> Path:
     Raises:
         UsageError: there is no such folder, or nothing in it is of a run.
         TraceError: a file of the run can't be read.
+        ArenaError: the page can't be written.
     """
     html = render(load_run(run_dir))
     path = run_dir / "index.html"
     aside = run_dir / ".index.html.new"
-    aside.write_text(html, encoding="utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(html, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise ArenaError(
+            f"can't write {path}: {error.strerror}; make the folder writable and free some space, or report on a copy"
+        ) from error
     return path
 
 
@@ -95,7 +106,7 @@ def load_run(run_dir: Path) -> Run:
         TraceError: a file of the run can't be read.
     """
     names = ("config.json", "metrics.jsonl", "traces.jsonl", "results.json")
-    if not any((run_dir / name).exists() for name in names):
+    if not any(os.path.exists(run_dir / name) for name in names):  # a name too long is no folder either
         raise UsageError(f"{run_dir} is no run's folder: it has none of {', '.join(names)}")
     config = _read_json(run_dir / "config.json")
     metrics = list(_read_lines(run_dir / "metrics.jsonl"))
@@ -143,10 +154,11 @@ def charts_of(metrics: Sequence[Mapping[str, Json]]) -> list[Chart]:
     """Returns one chart per metric over steps, in the order in which the metrics first appear."""
     series: dict[str, list[Point]] = {}
     for number, row in enumerate(metrics):
-        step = row.get("step", number)
+        step = _number(row.get("step"))
+        step = step if step is not None and math.isfinite(step) else float(number)
         for name, value in row.items():
-            if name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                series.setdefault(name, []).append((float(step), float(value)))
+            if name != "step" and (figure := _number(value)) is not None:
+                series.setdefault(name, []).append((step, figure))
     return [Chart(name, {name: points}) for name, points in series.items()]
 
 
@@ -200,6 +212,15 @@ def _flat(config: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{name}", value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+def _number(value: Json) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf
+
+
 def _short(value: Json) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
@@ -216,8 +237,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return msgspec.json.decode(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), type=dict[str, Any])
+    except _BROKEN as error:
         raise TraceError(f"{path} can't be read: {error}") from error
 
 
@@ -227,9 +248,13 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                continue
             try:
                 yield msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.MsgspecError as error:
+            except _BROKEN as error:
                 if line.endswith(b"\n"):
                     raise TraceError(f"{path}, line {number} can't be read: {error}") from error
 

@@ -48,7 +48,7 @@ def load_results(run_dir: Path) -> Results | None:
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path} can't be read ({error}); delete it and make the results again") from error
 
 
