@@ -211,7 +211,10 @@ class _Delivery:
 
     async def _flush(self) -> None:
         if self.tasks:
-            _, late = await asyncio.wait(self.tasks, timeout=FLUSH_SECONDS)
+            done, late = await asyncio.wait(self.tasks, timeout=FLUSH_SECONDS)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    _log.warning("records were not written: %s", error)
             for task in late:
                 _log.warning("records were not written within %s s after the batch was stopped", FLUSH_SECONDS)
                 task.cancel()
