@@ -200,20 +200,21 @@ class _Delivery:
     ) -> None:
         self._queue.put_nowait(None)
         if error is not None:
-            await self._flush()
+            await self._flush(error)
             return
         try:
             for task in self.tasks:
                 await asyncio.shield(task)
         except asyncio.CancelledError:
-            await self._flush()
+            await self._flush(None)
             raise
 
-    async def _flush(self) -> None:
+    async def _flush(self, raised: BaseException | None) -> None:
+        """Waits for the records in writing; what goes wrong with them is logged, unless it is being raised already."""
         if self.tasks:
             done, late = await asyncio.wait(self.tasks, timeout=FLUSH_SECONDS)
             for task in done:
-                if not task.cancelled() and (error := task.exception()) is not None:
+                if not task.cancelled() and (error := task.exception()) not in (None, raised):
                     _log.warning("records were not written: %s", error)
             for task in late:
                 _log.warning("records were not written within %s s after the batch was stopped", FLUSH_SECONDS)
