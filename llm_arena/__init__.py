@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from llm_arena import startup  # noqa: F401  # before all that takes long to import
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import ArenaError
 from llm_arena.parsing import IllegalReply, read_choice

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from llm_arena import startup
 from llm_arena.errors import ArenaError, UnknownName, did_you_mean
 
 
@@ -74,6 +75,7 @@ def guarded(run: Callable[[], int | None]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
+            startup.give_back()
             code = run() or 0
             sys.stdout.flush()
             return code

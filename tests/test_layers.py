@@ -12,7 +12,7 @@ LIBRARY = ROOT / "llm_arena"
 SHELVES = ("envs", "agents", "train", "leaderboards")
 
 ROOMS = [
-    ["types", "errors"],
+    ["types", "errors", "startup"],
     ["env", "bookkeeping", "registry", "spaces", "parsing", "problems", "checks", "leaks"],
     ["agent", "engines", "tokens", "models", "model_sources", "lockstep"],
     ["rating"],
