@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,6 +91,12 @@ TEMPLATES = {
     ),
 }
 """Toy templates, each with one habit of a real one."""
+
+
+def pytest_configure() -> None:
+    """Lets Ctrl-C reach what the tests start, also where a shell started pytest in the background, with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
