@@ -82,6 +82,7 @@ def guarded(run: Callable[[], int | None]) -> int:
         except ArenaError as error:
             return _fail(str(error), error.exit_code)
         except KeyboardInterrupt:
+            warnings.simplefilter("ignore", RuntimeWarning)  # about a coroutine that was about to start
             return _fail("interrupted", 130)
         except BrokenPipeError:
             # The reader (`head`, say) has gone. Python would complain again when it flushes at exit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -395,3 +396,16 @@ def test_a_clipped_message_keeps_its_remedy(capsys: pytest.CaptureFixture[str]) 
 
 def test_json_nested_too_deeply_is_a_text() -> None:
     assert key_values(["a=" + "[" * 100_000]) == {"a": "[" * 100_000}
+
+
+def test_ctrl_c_before_a_coroutine_starts_says_no_more_than_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    async def never() -> None:
+        """Not awaited."""
+
+    def interrupted() -> int:
+        waiting = never()
+        raise KeyboardInterrupt(waiting)
+
+    assert guarded(interrupted) == 130
+    gc.collect()
+    assert capsys.readouterr().err == "llm-arena: interrupted\n"
