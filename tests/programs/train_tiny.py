@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from llm_arena.tokens import ChatFormat
 from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.learner import Learner
@@ -122,6 +123,9 @@ def forked(model: str, run_dir: Path, kill_after: float | None) -> bool:
 def moments(model: str, folder: Path, count: int, seed: int) -> None:
     """Kills runs at random moments and compares their final weights with those of the unbroken run."""
     rng = random.Random(seed)
+    # Imports happen before the forks, so that most of a run's time, and of the moments, is training.
+    Learner.load(Path(model))
+    ChatFormat.load(Path(model))
     began = time.monotonic()
     forked(model, folder / "unbroken", None)
     seconds = time.monotonic() - began
