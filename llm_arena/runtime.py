@@ -35,7 +35,6 @@ _NAP_SECONDS = 0.1
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
-_IMPORTING = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +214,9 @@ class Runtime:
         self.close()
 
     async def _serve(self, model: str) -> ServedPolicy:
-        await self.call(_import_heavy)
+        # Before anything else asks for it, and whole: `from transformers import ...` fails in a thread that comes upon
+        # another's half-done import. Python's lock on this module makes all threads wait for the first.
+        await self.call(importlib.import_module, "llm_arena.engines.transformers_engine")
         from llm_arena.engines.transformers_engine import TransformersEngine
         from llm_arena.models import resolve_model
         from llm_arena.tokens import ChatFormat
@@ -340,13 +341,6 @@ def _wait(future: concurrent.futures.Future[Any], seconds: float | None) -> bool
             return False
         concurrent.futures.wait([future], left)
     return True
-
-
-def _import_heavy() -> None:
-    """Imports what models need; transformers fails if two threads of a process are the first to import from it."""
-    with _IMPORTING:
-        importlib.import_module("llm_arena.engines.transformers_engine")
-        from transformers import AutoTokenizer  # noqa: F401  # its lazy module is complete once a name was taken
 
 
 def _context_tokens(directory: Path) -> int:
