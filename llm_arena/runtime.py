@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from llm_arena.engines.base import Engine
+from llm_arena.engines.settings import EngineKind, EngineSettings
 from llm_arena.errors import ModelError, UsageError
 from llm_arena.lockstep import Lockstep
 
@@ -48,18 +49,22 @@ class ServedPolicy:
 
 
 class Runtime:
-    """Owns the loop, the engine and the bound on open episodes. Use it as a context manager; closing twice is fine.
+    """Owns the loop, the engines and the bound on open episodes. Use it as a context manager; closing twice is fine.
 
     Args:
         max_open_episodes: how many episodes may be open at once.
         lockstep: whether the engine batches only when every open episode waits for it or has ended, so that a batch
             does not depend on timing. An engine that has a `Lockstep` of its own brings that one.
-        engine: serves the models; None makes a transformers engine when the first model is asked for. The runtime
-            closes it.
+        engine: what serves the models: settings, or just their kind (`vllm`), from which the runtime makes engines when
+            models are asked for; or one engine for all. None is a transformers engine. The runtime closes them.
     """
 
     def __init__(
-        self, *, max_open_episodes: int = 64, lockstep: bool | Lockstep = True, engine: Engine | None = None
+        self,
+        *,
+        max_open_episodes: int = 64,
+        lockstep: bool | Lockstep = True,
+        engine: Engine | EngineSettings | EngineKind | None = None,
     ) -> None:
         if max_open_episodes < 1:
             raise UsageError(f"max_open_episodes={max_open_episodes}; expected 1 or more")
@@ -72,7 +77,13 @@ class Runtime:
         self._policies: dict[str, asyncio.Task[ServedPolicy]] = {}
         self._served: dict[str, ServedPolicy] = {}
         self._slots = asyncio.Semaphore(max_open_episodes)
-        self._home = _Home(engine)
+        self._settings: EngineSettings | None = None
+        given: list[Engine] = []
+        if engine is None or isinstance(engine, str | EngineSettings):
+            self._settings = EngineSettings(kind=engine) if isinstance(engine, str) else engine or EngineSettings()
+        else:
+            given = [engine]
+        self._home = _Home(given)
         # Runs at close, when the runtime is garbage, or at the end of the process, whichever comes first; then once.
         self._finalizer = weakref.finalize(self, self._home.close)
 
@@ -81,10 +92,29 @@ class Runtime:
         """Whether `close` was called."""
         return not self._finalizer.alive
 
-    @property
-    def engine(self) -> Engine | None:
-        """The engine; None while no model has been asked for."""
-        return self._home.engine
+    def engines(self) -> list[dict[str, Any]]:
+        """Returns which engine serves which policies, as JSON, for manifests."""
+        return [engine.describe() for engine in self._home.engines]
+
+    def new_engine(self, *, max_batch_rows: int = 64, max_lora_rank: int = 0, sleeps: bool = False) -> Engine:
+        """Makes an engine of this runtime's settings for policies that the caller publishes; the runtime closes it.
+
+        For the arguments see `llm_arena.engines.choose.make_engine`.
+
+        Raises:
+            MissingExtra, UsageError: it is not installed, or can't have these settings.
+        """
+        from llm_arena.engines.choose import make_engine
+
+        engine = make_engine(
+            self._settings or EngineSettings(),
+            lockstep=self.lockstep,
+            max_batch_rows=max_batch_rows,
+            max_lora_rank=max_lora_rank,
+            sleeps=sleeps,
+        )
+        self._home.engines.append(engine)
+        return engine
 
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         """Runs a coroutine on the runtime's loop and returns its result; for synchronous callers, from any thread.
@@ -217,18 +247,34 @@ class Runtime:
         # Before anything else asks for it, and whole: `from transformers import ...` fails in a thread that comes upon
         # another's half-done import. Python's lock on this module makes all threads wait for the first.
         await self.call(importlib.import_module, "llm_arena.engines.transformers_engine")
-        from llm_arena.engines.transformers_engine import TransformersEngine
         from llm_arena.models import resolve_model
         from llm_arena.tokens import ChatFormat
 
         async with self._loading:  # one model at a time, which bounds the memory that loading takes
             directory = await self.call(resolve_model, model)
             chat = await self.call(ChatFormat.load, directory)
-            engine = self._home.engine
-            if engine is None:
-                engine = self._home.engine = TransformersEngine(lockstep=self.lockstep)
-            await engine.publish(model, directory, 0)
-        return ServedPolicy(engine, model, chat, _context_tokens(directory))
+            engine = self._engine_for(directory)
+            try:
+                await engine.publish(model, directory, 0)
+            except BaseException:
+                if self._settings is not None and not engine.describe()["policies"]:
+                    self._home.engines.remove(engine)
+                    await engine.close()
+                raise
+        return ServedPolicy(engine, model, chat, context_tokens(directory, engine))
+
+    def _engine_for(self, directory: Path) -> Engine:
+        """Returns the engine for a model folder: vLLM takes one model each, the others all of them."""
+        from llm_arena.engines.choose import chosen
+        from llm_arena.engines.vllm_engine import VllmEngine
+
+        if self._settings is None:
+            return self._home.engines[0]
+        kind = chosen(self._settings)
+        for engine in self._home.engines:
+            if engine.name == kind and (not isinstance(engine, VllmEngine) or engine.takes(directory)):
+                return engine
+        return self.new_engine()
 
     def _abort(self, job: _Job[Any]) -> None:
         job.cancel()
@@ -274,10 +320,10 @@ class _Job(Generic[_T]):
 
 
 class _Home:
-    """The loop, its thread and the engine. Knows nothing of its runtime, which may become garbage before it."""
+    """The loop, its thread and the engines. Knows nothing of its runtime, which may become garbage before it."""
 
-    def __init__(self, engine: Engine | None) -> None:
-        self.engine = engine
+    def __init__(self, engines: list[Engine]) -> None:
+        self.engines = engines
         self.calls: list[threading.Thread] = []
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._live, name="llm_arena-runtime", daemon=True)
@@ -304,8 +350,7 @@ class _Home:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=FLUSH_SECONDS / 2)
-        if self.engine is not None:
-            await self.engine.close()
+        await asyncio.gather(*(engine.close() for engine in self.engines))
         await self.loop.shutdown_asyncgens()
         await self.loop.shutdown_default_executor()
 
@@ -343,11 +388,16 @@ def _wait(future: concurrent.futures.Future[Any], seconds: float | None) -> bool
     return True
 
 
-def _context_tokens(directory: Path) -> int:
-    """Returns the longest context of a model folder, in tokens."""
+def context_tokens(directory: Path, engine: Engine) -> int:
+    """Returns the longest context of a model folder on an engine that serves it, in tokens.
+
+    Raises:
+        ModelError: the folder's config does not tell.
+    """
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        return int(config.get("text_config", config)["max_position_embeddings"])
+        longest = int(config.get("text_config", config)["max_position_embeddings"])
+        return longest if engine.max_context_tokens is None else min(longest, engine.max_context_tokens)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"{directory}: config.json does not tell the model's longest context (max_position_embeddings)"

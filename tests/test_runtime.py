@@ -65,8 +65,8 @@ def test_a_closed_runtime_says_so():
 
 def test_a_forgotten_runtime_is_closed_when_it_is_garbage():
     before = ours()
-    runtime = Runtime(engine=FakeEngine())
-    engine = runtime.engine
+    engine = FakeEngine()
+    runtime = Runtime(engine=engine)
     runtime.run(answer(1))
     del runtime
     gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,6 +68,9 @@ def naive_gradient(learner: Learner, sequences: Sequence[TrainSequence], setting
     """One sequence after the other, one token after the other."""
     model = learner.model
     model.zero_grad()
+    slow_model = copy.deepcopy(model)
+    if learner.reference is not None:
+        slow_model.load_state_dict(learner.reference.tensors)
     total = torch.zeros((), dtype=learner.dtype)
     for one in sequences:
         ids = torch.from_numpy(one.token_ids)[None]
@@ -75,9 +79,9 @@ def naive_gradient(learner: Learner, sequences: Sequence[TrainSequence], setting
             row = rows[at - 1]
             total = total - one.advantage[at] * row[one.token_ids[at]]
             total = total + setting.entropy_weight * (row.exp() * row).sum()
-            if learner.anchor is not None:
+            if learner.reference is not None:
                 with torch.no_grad():
-                    logits = learner.anchor(input_ids=ids, use_cache=False).logits[0]
+                    logits = slow_model(input_ids=ids, use_cache=False).logits[0]
                     slow = torch.log_softmax(logits / setting.temperature, -1)
                 total = total + setting.kl_weight * (row.exp() * (row - slow[at - 1])).sum()
     total = total / setting.divisor
@@ -98,9 +102,10 @@ def build64(sequences: Sequence[TrainSequence], *, max_row_tokens: int = 512, to
 
 
 def anchored() -> Learner:
-    learner = Learner(tiny_model(), anchored=True)
-    assert learner.anchor is not None
-    learner.anchor.load_state_dict(tiny_model(seed=1).state_dict())
+    learner = Learner(tiny_model(), reference="ema")
+    assert learner.reference is not None
+    for name, tensor in tiny_model(seed=1).state_dict().items():
+        learner.reference.tensors[name].copy_(tensor)
     return learner
 
 
@@ -143,7 +148,7 @@ def test_any_set_of_sequences_has_the_naive_gradient(bodies: list[tuple[list[int
 
 def test_each_unique_token_is_computed_once() -> None:
     batch = build([sequence([1, 2, 7], [False, False, True]), sequence([1, 2, 8, 9], [False, False, True, True])])
-    [micro] = batch.micro
+    [micro] = batch
     assert micro.input_ids.tolist() == [[1, 2, 8]]
     assert micro.position_ids.tolist() == [[0, 1, 2]]
     assert (batch.total_tokens, batch.unique_tokens, batch.computed_tokens, batch.trained_tokens) == (7, 5, 3, 3)
@@ -154,7 +159,7 @@ def test_each_unique_token_is_computed_once() -> None:
 
 def test_branches_do_not_see_each_other() -> None:
     sequences = [sequence([1, 2, branch, 4, 5], [False] * 4 + [True]) for branch in (6, 7)]
-    [micro] = build(sequences).micro
+    [micro] = build(sequences)
     assert micro.input_ids.tolist() == [[1, 2, 6, 4, 7, 4]]
     assert micro.position_ids.tolist() == [[0, 1, 2, 3, 2, 3]]
     assert micro.attention_mask is not None
@@ -169,7 +174,7 @@ def test_branches_do_not_see_each_other() -> None:
 
 
 def test_chains_need_no_mask() -> None:
-    [micro] = build([sequence([1, 2, 3, 4], [False, True, True, True]), sequence([5, 6, 7], [False, True, True])]).micro
+    [micro] = build([sequence([1, 2, 3, 4], [False, True, True, True]), sequence([5, 6, 7], [False, True, True])])
     assert micro.attention_mask is None
 
 
@@ -248,7 +253,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(broken: float) -> None:
-    learner = Learner(tiny_model(), anchored=True)
+    learner = Learner(tiny_model(), reference="ema")
     learner.step(build64(family()), SETTINGS_PLAIN)
     before = snapshot(learner)
     bad = sequence([1, 2, 3], [False, True, True])
@@ -256,7 +261,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(broken: float) -> No
     with pytest.raises(TrainingError, match="the weights were left alone"):
         learner.step(build64([*family(), bad]), SETTINGS_PLAIN)
     assert same(snapshot(learner), before)
-    assert learner.step(build64(family()), SETTINGS_PLAIN).stepped
+    assert learner.step(build64(family()), SETTINGS_PLAIN).updates == 1
 
 
 def test_weights_that_a_step_breaks_stop_the_run() -> None:
@@ -266,13 +271,11 @@ def test_weights_that_a_step_breaks_stop_the_run() -> None:
 
 
 def test_a_batch_with_nothing_to_train_changes_nothing() -> None:
-    learner = Learner(tiny_model(), anchored=True)
+    learner = Learner(tiny_model(), reference="ema")
     learner.step(build64(family()), SETTINGS_PLAIN)
     before = snapshot(learner)
     empty = [sequence([1, 2, 3], [False] * 3), sequence([4], [False])]
-    assert learner.step(build64(empty), SETTINGS_PLAIN) == StepStats(
-        loss=0.0, entropy=0.0, kl=0.0, grad_norm=0.0, max_gap=0.0, mean_gap=0.0, stepped=False
-    )
+    assert learner.step(build64(empty), SETTINGS_PLAIN) == StepStats(updates=0)
     assert same(snapshot(learner), before)
 
 
@@ -288,14 +291,46 @@ def test_an_empty_completion_beside_another_does_not_count() -> None:
 
 
 def test_the_anchor_follows_slowly() -> None:
-    learner = Learner(tiny_model(), anchored=True)
-    assert learner.anchor is not None
+    learner = Learner(tiny_model(), reference="ema")
+    assert learner.reference is not None
     start = {name: parameter.data.clone() for name, parameter in learner.parameters.items()}
     learner.step(build64(family()), StepSettings(lr=0.05, divisor=5.0, ema_decay=0.9))
-    for name, slow in learner.anchor.named_parameters():
+    for name, slow in learner.reference.tensors.items():
         expected = 0.9 * start[name] + 0.1 * learner.parameters[name].data
         assert torch.allclose(slow, expected, atol=1e-12)
-    assert learner.anchor.lm_head.weight.requires_grad is False
+
+
+def test_the_initial_reference_stays_and_is_no_part_of_a_checkpoint() -> None:
+    learner = Learner(tiny_model(), reference="initial")
+    assert learner.reference is not None
+    start = {name: parameter.data.clone() for name, parameter in learner.parameters.items()}
+    for seed in range(2):
+        expected, _ = naive_gradient(learner, family(seed=seed), SETTINGS)
+        learner.model.zero_grad()
+        stats = learner.step(build64(family(seed=seed)), SETTINGS)
+        tokens = build64(family(seed=seed)).trained_tokens
+        total = stats.loss + tokens * (SETTINGS.kl_weight * stats.kl - SETTINGS.entropy_weight * stats.entropy) / 7.0
+        assert total == pytest.approx(expected, rel=1e-6)
+    assert stats.kl > 0
+    assert all(torch.equal(tensor, start[name]) for name, tensor in learner.reference.tensors.items())
+    assert set(learner.state()) == {"model", "optimizer"}
+
+
+def test_the_reference_leaves_the_weights_in_their_places() -> None:
+    learner = anchored()
+    before = {name: parameter.data for name, parameter in learner.parameters.items()}
+    learner.accumulate(build64(family()), SETTINGS)
+    assert all(parameter.data.data_ptr() == before[name].data_ptr() for name, parameter in learner.parameters.items())
+    assert learner.reference is not None
+    with pytest.raises(RuntimeError, match="halfway"), learner.reference.in_place():
+        assert learner.parameters["lm_head.weight"].data is not before["lm_head.weight"]
+        raise RuntimeError("halfway")
+    assert all(parameter.data.data_ptr() == before[name].data_ptr() for name, parameter in learner.parameters.items())
+
+
+def test_a_weight_of_kl_without_a_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match="reference"):
+        Learner(tiny_model()).step(build64(family()), SETTINGS)
 
 
 def test_state_survives_saving_and_loading() -> None:
@@ -303,7 +338,7 @@ def test_state_survives_saving_and_loading() -> None:
         for index in range(count):
             learner.step(build64(family(seed=index)), SETTINGS)
 
-    unbroken, first, second = (Learner(tiny_model(), anchored=True, weight_decay=0.1) for _ in range(3))
+    unbroken, first, second = (Learner(tiny_model(), reference="ema", weight_decay=0.1) for _ in range(3))
     steps(unbroken, 3)
     steps(unbroken, 2)
     steps(first, 3)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from llm_arena.training.losses import entropy, kl, reinforce, shifted, token_divisor
+from llm_arena.training.losses import LOSSES, entropy, kl, ppo_clip, reinforce, shifted, token_divisor
 
 
 def token_mean(logprobs: torch.Tensor, mask: torch.Tensor, advantage: float = 1.0) -> torch.Tensor:
@@ -51,3 +55,78 @@ def test_entropy_and_kl_by_hand() -> None:
     other = torch.log(torch.tensor([[0.25, 0.75], [0.75, 0.25]]))
     assert entropy(half).tolist() == pytest.approx([0.693147, 0.562335], abs=1e-6)
     assert kl(half, other).tolist() == pytest.approx([0.143841, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.1, 2.0, -2.2, -2.2),  # within the clip
+        (1.5, 2.0, -2.6, 0.0),  # above it, and pulled up: 1.3 counts
+        (0.5, 2.0, -1.0, -1.0),  # below it, and pulled up: it may come back
+        (1.0, -2.0, 2.0, 2.0),
+        (0.85, -2.0, 1.7, 1.7),
+        (0.5, -2.0, 1.6, 0.0),  # below it, and pulled down: 0.8 counts
+        (1.5, -2.0, 3.0, 3.0),  # above it, and pulled down: it may come back
+        (1.5, 0.0, 0.0, 0.0),
+    ],
+)
+def test_ppo_clip_by_hand(ratio: float, advantage: float, loss: float, slope: float) -> None:
+    """With bounds of 0.8 and 1.3; the slope is that of the loss by the log-probability."""
+    old = torch.tensor([-1.5], dtype=torch.float64)
+    logprobs = (old + math.log(ratio)).requires_grad_()
+    value = ppo_clip(
+        logprobs, old, old, torch.full_like(old, advantage), torch.ones(1), 1.0, clip_low=0.2, clip_high=0.3
+    )
+    torch.autograd.backward(value)
+    assert float(value.detach()) == pytest.approx(loss, abs=1e-12)
+    assert logprobs.grad is not None and float(logprobs.grad) == pytest.approx(slope, abs=1e-12)
+
+
+TOKENS = st.lists(
+    st.tuples(st.floats(-9, 0), st.floats(-9, 0), st.floats(-3, 3), st.booleans()), min_size=1, max_size=12
+)
+
+
+def columns(tokens: list[tuple[float, float, float, bool]]) -> list[torch.Tensor]:
+    return [torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True)]
+
+
+@given(tokens=TOKENS, low=st.floats(0, 0.9), high=st.floats(0, 2))
+@settings(deadline=None)
+def test_ppo_clip_equals_a_loop_over_tokens(
+    tokens: list[tuple[float, float, float, bool]], low: float, high: float
+) -> None:
+    expected = 0.0
+    for now, old, advantage, counts in tokens:
+        if counts:
+            ratio = math.exp(now - old)
+            expected -= min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage) / 4.0
+    now, old, advantage, mask = columns(tokens)
+    value = LOSSES["ppo_clip"](low, high)(now, old, old, advantage, mask, 4.0)
+    assert float(value) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(tokens=TOKENS, low=st.floats(0, 0.9), high=st.floats(0, 2))
+@settings(deadline=None)
+def test_in_the_first_update_ppo_clip_has_the_gradient_of_reinforce(
+    tokens: list[tuple[float, float, float, bool]], low: float, high: float
+) -> None:
+    old, _, advantage, mask = columns(tokens)
+    slopes = []
+    for name in ("reinforce", "ppo_clip"):
+        logprobs = old.clone().requires_grad_()
+        torch.autograd.backward(LOSSES[name](low, high)(logprobs, old, old, advantage, mask, 3.0))
+        assert logprobs.grad is not None
+        slopes.append(logprobs.grad)
+    assert torch.allclose(*slopes, rtol=0, atol=1e-12)
+
+
+def test_ppo_clip_does_not_see_what_is_masked() -> None:
+    bad = float("nan")
+    logprobs = torch.tensor([-1.0, bad, -float("inf")], requires_grad=True)
+    old = torch.tensor([-1.0, bad, -float("inf")])
+    loss = ppo_clip(logprobs, old, old, torch.ones(3), torch.tensor([1, 0, 0]), 1.0)
+    torch.autograd.backward(loss)
+    assert float(loss.detach()) == -1.0
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [-1.0, 0.0, 0.0]

@@ -125,6 +125,30 @@ def test_ctrl_c_between_steps_saves_what_was_done(tiny_model: Path, unbroken: Pa
     assert apart(program.run(str(tiny_model), str(tmp_path)).final_dir, unbroken / "final") <= 1e-6
 
 
+@pytest.mark.parametrize("kl_reference", ["ema", "initial"])
+def test_a_resumed_adapter_ends_like_the_unbroken_one(kl_reference: str, tiny_model: Path, tmp_path: Path) -> None:
+    """With four updates per step, so that ratios, minibatches and both references are part of it."""
+    ppo = {"loss": "ppo_clip", "epochs": 2, "minibatches": 2}
+    settings: dict[str, Any] = {"lora_rank": 2, "kl_reference": kl_reference, **ppo}
+    whole = tiny().run(str(tiny_model), str(tmp_path / "whole"), **settings)
+
+    def fail(row: dict[str, float], learner: Learner) -> None:
+        if row["step"] == 3:
+            raise EngineError("the cable is out")
+
+    broken = tmp_path / "broken"
+    with pytest.raises(EngineError):
+        config = tiny().config(str(tiny_model), str(broken), **settings)
+        train(config, script="tiny", progress=False, on_step=fail)
+    newest = sorted((broken / "checkpoints").iterdir())[-1]
+    assert all(".lora_" in name for name in load_file(newest / "model.safetensors"))
+    assert (newest / "anchor.safetensors").exists() == (kl_reference == "ema")
+    result = tiny().run(str(tiny_model), str(broken), **settings)
+    assert apart(result.final_dir, whole.final_dir) <= 1e-6
+    assert {row["updates"] for row in result.rows} == {4}
+    assert apart(result.final_dir, tiny_model) > 1e-4
+
+
 @pytest.mark.parametrize("moment", ["between", "rollout", "step", "publish"])
 def test_an_error_loses_no_finished_step(
     moment: str, tiny_model: Path, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,6 +26,8 @@ class Engine(Protocol):
     """Serves one or more policies, each a base model or an adapter under a version."""
 
     name: str
+    max_context_tokens: int | None
+    """Longest prompt and completion together that the engine takes; None: as long as the model itself."""
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Samples one completion.
@@ -33,7 +35,8 @@ class Engine(Protocol):
         Args:
             prompt_ids: all ids of the context [P], P >= 1.
             sampling: how to sample.
-            policy: id of a policy that was published to this engine.
+            policy: id of a policy that was published to this engine. Where an engine keeps older versions of an
+                adapter, `NAME@3` is version 3 of `NAME`.
 
         Raises:
             EngineError: the engine failed or was closed.
@@ -42,12 +45,28 @@ class Engine(Protocol):
         ...
 
     async def publish(self, policy: str, directory: Path, version: int) -> None:
-        """Takes the weights of `policy` from a safetensors model folder, as version `version`.
+        """Takes the weights of `policy` from a safetensors model folder (or an adapter's), as version `version`.
 
         Completions that start after `publish` returns are sampled from the new weights.
         """
         ...
 
+    def describe(self) -> dict[str, Any]:
+        """Returns what serves what, as JSON, for manifests: at least `engine`, `version` and `policies`."""
+        ...
+
     async def close(self) -> None:
         """Releases weights, threads and processes. Closing twice is fine; waiting requests get `EngineError`."""
+        ...
+
+
+class SleepingEngine(Engine, Protocol):
+    """An engine that can share a GPU with the learner: they take turns."""
+
+    async def sleep(self) -> None:
+        """Frees the GPU. Nothing may be sampled before `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Takes the GPU back."""
         ...

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from llm_arena.engines.base import Sampling
 from llm_arena.errors import EngineError, UnknownName, did_you_mean
@@ -32,6 +33,7 @@ class FakeEngine:
     """
 
     name = "fake"
+    max_context_tokens: int | None = None
 
     def __init__(
         self,
@@ -51,6 +53,10 @@ class FakeEngine:
         self._closed = False
         self.calls: list[tuple[str, list[int], Sampling]] = []
         """Every call so far: (policy, prompt ids, sampling)."""
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the policies that were published."""
+        return {"engine": self.name, "version": "", "policies": sorted(self._versions)}
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Answers from the script or the hash; see `Engine.generate`."""

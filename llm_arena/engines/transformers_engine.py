@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -18,6 +19,8 @@ from llm_arena.engines.base import Sampling
 from llm_arena.engines.batching import BatchingEngine, Request
 from llm_arena.engines.decoding import Batch
 from llm_arena.engines.onednn import use_onednn
+from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.weight_folders import computation
 from llm_arena.errors import EngineError, UsageError
 from llm_arena.lockstep import Lockstep
 from llm_arena.types import Completion
@@ -40,6 +43,7 @@ class TransformersEngine(BatchingEngine):
     """
 
     name = "transformers"
+    max_context_tokens: int | None = None
 
     def __init__(
         self,
@@ -58,6 +62,17 @@ class TransformersEngine(BatchingEngine):
         self._dtype = _DTYPES[dtype]
         self._models: dict[str, Any] = {}
         self._configs: dict[str, dict[str, Any]] = {}
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what serves what, as JSON, for manifests."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return {
+            "engine": self.name,
+            "version": transformers.__version__,
+            "dtype": dtype,
+            "device": str(self._device),
+            "policies": sorted(self._models),
+        }
 
     def _load(self, policy: str, directory: Path) -> None:
         config, weights = _read_config(directory), _read_weights(directory)
@@ -116,6 +131,24 @@ class TransformersEngine(BatchingEngine):
         return batch.completions()
 
 
+def device_of(settings: EngineSettings) -> str:
+    """Returns the torch device that the settings ask for.
+
+    Raises:
+        UsageError: several devices, for a model in this process lives on one, or one that is not there.
+    """
+    devices = settings.cuda_devices()
+    if devices is None:
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    if len(devices) > 1:
+        raise UsageError(
+            f"engine.devices={settings.devices}: the transformers engine takes one device; use --engine.kind vllm"
+        )
+    if devices and devices[0] >= torch.cuda.device_count():
+        raise UsageError(f"engine.devices={settings.devices}, but torch sees {torch.cuda.device_count()} CUDA devices")
+    return f"cuda:{devices[0]}" if devices else "cpu"
+
+
 @contextmanager
 def no_progress_bar() -> Iterator[None]:
     """Keeps transformers from drawing a bar over the caller's own; its switch is global and is put back."""
@@ -136,14 +169,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
     """
     if (directory / "adapter_config.json").is_file():
         raise EngineError(f"{directory} is an adapter; this engine takes whole models: merge it into its base first")
-    try:
-        config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EngineError(
-            f"{directory} has no config.json that can be read ({error}); publish a folder made by save_pretrained"
-        ) from error
-    notes = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
-    return {key: value for key, value in config.items() if key not in notes}
+    return computation(directory)
 
 
 def _read_weights(directory: Path) -> dict[str, torch.Tensor]:

@@ -97,13 +97,16 @@ class MicroBatch:
     "[U]"
     behaviour: Tensor
     "[U]"
+    old: Tensor | None = None
+    "[U] log-probabilities before the step's first update; None stands for those of the weights as they are."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """The micro-batches of one optimizer step, and how much sharing saved."""
+    """The micro-batches of one step, and how much sharing saved."""
 
-    micro: list[MicroBatch]
+    parts: list[list[MicroBatch]]
+    "The micro-batches of each minibatch."
     total_tokens: int
     "Tokens of all sequences."
     unique_tokens: int
@@ -111,6 +114,10 @@ class Batch:
     computed_tokens: int
     "Tokens that go through the model, padding and repeated prefixes included."
     trained_tokens: int
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        """Yields the micro-batches of all minibatches."""
+        return itertools.chain.from_iterable(self.parts)
 
     @property
     def unique_ratio(self) -> float:
@@ -123,6 +130,8 @@ def build(
     *,
     max_row_tokens: int = 512,
     token_budget: int = 2048,
+    minibatches: int = 1,
+    seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> Batch:
@@ -133,29 +142,28 @@ def build(
         max_row_tokens: a tree larger than this is cut where its parts share least; the shared prefix is then repeated,
             which costs less than attention over one large dense mask.
         token_budget: most tokens (padding included) of a micro-batch, unless one row alone is larger.
+        minibatches: how many parts to deal the trees into, as equal in number as can be. Where there are fewer trees,
+            they are cut smaller; there are never more parts than sequences with something to train.
+        seed: of the dealing. With one minibatch nothing depends on it.
         dtype: of advantages and behaviour log-probabilities.
         device: of all tensors.
     """
     full = _sorted([sequence.token_ids for sequence in sequences])
     unique = _unique_tokens([sequences[index].token_ids for index in full], 0, len(full))
-    rows = list(_rows([_trim(sequence) for sequence in sequences if sequence.trained.any()], max_row_tokens))
-    rows.sort(key=lambda row: len(row.ids))
-    micro: list[MicroBatch] = []
-    waiting: list[Row] = []
-    for row in rows:
-        computed = (len(waiting) + 1) * len(row.ids)
-        padding = computed - len(row.ids) - sum(len(other.ids) for other in waiting)
-        if waiting and (computed > token_budget or padding > max(PADDING_SHARE * computed, PADDING_TOKENS)):
-            micro.append(_stack(waiting, dtype, device))
-            waiting = []
-        waiting.append(row)
-    if waiting:
-        micro.append(_stack(waiting, dtype, device))
+    trimmed = [_trim(sequence) for sequence in sequences if sequence.trained.any()]
+    rows = list(_rows(trimmed, max_row_tokens))
+    while len(rows) < min(minibatches, len(trimmed)):
+        max_row_tokens //= 2
+        rows = list(_rows(trimmed, max_row_tokens))
+    if minibatches > 1:
+        rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
+    dealt = [rows[first::minibatches] for first in range(min(minibatches, len(rows)))]
+    parts = [_pack(part, token_budget, dtype, device) for part in dealt]
     return Batch(
-        micro=micro,
+        parts=parts,
         total_tokens=sum(len(sequence.token_ids) for sequence in sequences),
         unique_tokens=unique,
-        computed_tokens=sum(part.input_ids.numel() for part in micro),
+        computed_tokens=sum(micro.input_ids.numel() for part in parts for micro in part),
         trained_tokens=sum(int(sequence.trained.sum()) for sequence in sequences),
     )
 
@@ -253,6 +261,22 @@ def _tree(sequences: Sequence[_Trimmed]) -> Row:
         advantage=np.concatenate([sequence.advantage for sequence in sequences]),
         behaviour=np.concatenate([sequence.behaviour for sequence in sequences]),
     )
+
+
+def _pack(rows: Sequence[Row], token_budget: int, dtype: torch.dtype, device: str | torch.device) -> list[MicroBatch]:
+    """Puts rows of similar length together."""
+    micro: list[MicroBatch] = []
+    waiting: list[Row] = []
+    for row in sorted(rows, key=lambda row: len(row.ids)):
+        computed = (len(waiting) + 1) * len(row.ids)
+        padding = computed - len(row.ids) - sum(len(other.ids) for other in waiting)
+        if waiting and (computed > token_budget or padding > max(PADDING_SHARE * computed, PADDING_TOKENS)):
+            micro.append(_stack(waiting, dtype, device))
+            waiting = []
+        waiting.append(row)
+    if waiting:
+        micro.append(_stack(waiting, dtype, device))
+    return micro
 
 
 def _stack(rows: Sequence[Row], dtype: torch.dtype, device: str | torch.device) -> MicroBatch:

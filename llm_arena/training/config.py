@@ -13,30 +13,42 @@ import re
 import tomllib
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
 import tyro
 
+from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.training.credit import CreditBy, Estimator
 
 Divisor = Literal["constant", "tokens"]
+LossName = Literal["reinforce", "ppo_clip"]
+KlReference = Literal["ema", "initial"]
+PublishHow = Literal["auto", "adapter", "merged"]
 C = TypeVar("C", bound="TrainConfig")
 
-WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces")
+WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces", "tensorboard")
 """Settings that change neither samples nor weights: a resumed run may have others."""
 CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
 _EXAMPLE = """'{"namers": 4}'"""
 
 _COUNTS = (
     *("num_steps", "starts_per_step", "group_size", "max_new_tokens", "max_open_episodes"),
-    *("token_budget", "max_row_tokens", "checkpoint_every", "probe_every"),
+    *("token_budget", "max_row_tokens", "checkpoint_every", "probe_every", "epochs", "minibatches"),
 )
 _NOT_NEGATIVE = ("lr_end", "weight_decay", "kl_weight", "entropy_weight", "entropy_weight_end")
 _MAY_BE_NONE = ("lr_end", "entropy_weight_end")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """Where the learner lives."""
+
+    devices: str = "auto"
+    """A CUDA device, e.g. `0`; `cpu`; or `auto`: the first CUDA device where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +63,11 @@ class TrainConfig:
     """A known model, a Hugging Face folder, or a hub id: the weights to start from."""
     opponent: str | None = None
     """An agent string for all seats but one; the trained seat rotates. None: the model plays every seat."""
+    roster: str = "{}"
+    """Who holds which role or seat, as a JSON object of agent strings, e.g. '{"verifier": "smollm2-135m"}'. What is not
+    named there, or is named `learner`, is trained."""
     num_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 25
-    """Optimizer steps of the run."""
+    """Steps of the run: each plays, learns, and hands new weights to the engine."""
 
     starts: str | None = None
     """A JSONL file of starts. None: the game deals its own, one seed each."""
@@ -76,6 +91,25 @@ class TrainConfig:
     bias_correction: bool = True
     """Divide the running baseline by the weight it has gathered so far."""
 
+    loss: LossName = "reinforce"
+    """The policy loss. `ppo_clip` bounds the ratio to the weights before the update."""
+    clip_low: float = 0.2
+    """`ppo_clip`: the ratio counts down to 1 - clip_low."""
+    clip_high: float = 0.2
+    """`ppo_clip`: the ratio counts up to 1 + clip_high."""
+    epochs: int = 1
+    """Passes over each step's tokens. More than one wants `ppo_clip`."""
+    minibatches: int = 1
+    """Optimizer updates per pass."""
+    lora_rank: int = 0
+    """Train a LoRA adapter of this rank instead of the whole weights; 0 trains the weights."""
+    lora_alpha: float = 32.0
+    """The adapter's output is multiplied by lora_alpha / lora_rank."""
+    lora_targets: str = "all-linear"
+    """Layers that get an adapter: `all-linear`, or names separated by commas, e.g. `q_proj,v_proj`."""
+    publish: PublishHow = "auto"
+    """How an adapter reaches the engine: as an adapter under a name per version, or merged into its base. `auto`:
+    merged where adapters are slow (vLLM on a CPU) or not taken (transformers)."""
     lr: float = 1e-5
     """Learning rate of AdamW after the warm-up."""
     lr_end: float | None = None
@@ -89,7 +123,10 @@ class TrainConfig:
     divisor: Divisor = "constant"
     """What the loss is divided by: the planned number of trained seats per step, or the trained tokens of the batch."""
     kl_weight: float = 0.0
-    """Weight of KL(policy || slow average of its own weights) at trained tokens: the anchor of pure self-play."""
+    """Weight of KL(policy || reference) at trained tokens: the anchor of pure self-play."""
+    kl_reference: KlReference = "ema"
+    """The reference: a slow average of the policy's own weights, or the initial model (with LoRA: the base without the
+    adapter, which takes no memory)."""
     ema_decay: float = 0.99
     """Decay of that average, per step."""
     entropy_weight: float = 0.0
@@ -114,6 +151,10 @@ class TrainConfig:
     penalty: float | None = None
     """Reward of such a reply under `illegal=penalty`. None: the game's own setting."""
 
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """What serves the models."""
+    learner: LearnerSettings = field(default_factory=LearnerSettings)
+    """Where the learner lives."""
     max_open_episodes: int = 64
     """Episodes that are open at once."""
     token_budget: int = 2048
@@ -131,6 +172,8 @@ class TrainConfig:
     """Steps between checkpoints. The last step always has one."""
     keep_traces: int = 1
     """Write the traces of every so many steps to traces.jsonl; 0 writes none."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard as well, into the run's folder."""
     run_dir: str | None = None
     """The run's folder. None: runs/SCRIPT-HASH, so that the same command finds its run again."""
     fresh: bool = False
@@ -142,25 +185,29 @@ class TrainConfig:
         Raises:
             UsageError: a value that can't work.
         """
-        if isinstance(self.env_args, Mapping):
-            object.__setattr__(self, "env_args", json.dumps(self.env_args, sort_keys=True))
+        for name in ("env_args", "roster"):
+            if isinstance(getattr(self, name), Mapping):
+                object.__setattr__(self, name, json.dumps(getattr(self, name), sort_keys=True))
         self.env_kwargs()
+        self.seated()
         for name, hint in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(hint)
             if typing.get_origin(hint) is Literal and getattr(self, name) not in choices:
                 raise UsageError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name in _COUNTS:
             self._check(name, "a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1)
-        for name in ("seed", "warmup_steps", "keep_traces"):
+        for name in ("seed", "warmup_steps", "keep_traces", "lora_rank"):
             self._check(name, "a whole number of at least 0", lambda value: isinstance(value, int) and value >= 0)
         why = "a finite number above 0 in training, for greedy replies have no gradient"
         self._check("temperature", why, lambda value: value > 0)
-        for name in ("lr", "grad_clip", "parity_tolerance"):
+        for name in ("lr", "grad_clip", "parity_tolerance", "lora_alpha", "clip_high"):
             self._check(name, "a finite number above 0", lambda value: value > 0)
         for name in _NOT_NEGATIVE:
             self._check(name, "a finite number of at least 0", lambda value: value >= 0)
-        for name in ("baseline_decay", "ema_decay"):
+        for name in ("baseline_decay", "ema_decay", "clip_low"):
             self._check(name, "a number in [0, 1)", lambda value: 0 <= value < 1)
+        if self.publish == "adapter" and not self.lora_rank:
+            raise UsageError("publish=adapter needs an adapter: set lora_rank, e.g. to 16")
 
     def _check(self, name: str, expected: str, fits: Callable[[float], bool]) -> None:
         value = getattr(self, name)
@@ -187,6 +234,25 @@ class TrainConfig:
         options = {name: getattr(self, name) for name in ("retries", "illegal", "penalty")}
         return {**kwargs, **{name: value for name, value in options.items() if value is not None}}
 
+    def seated(self) -> dict[str, str]:
+        """Returns `roster` as a table.
+
+        Raises:
+            UsageError: it is not a JSON object of strings.
+        """
+        try:
+            table = json.loads(self.roster)
+        except (json.JSONDecodeError, TypeError):
+            table = None
+        if not isinstance(table, dict) or not all(isinstance(who, str) for who in table.values()):
+            raise UsageError(
+                f"""roster must be a JSON object of agent strings, e.g. '{{"judge": "random-legal"}}'; """
+                f"got {self.roster!r}"
+            )
+        if table and self.opponent is not None:
+            raise UsageError("give either a roster or an opponent, not both")
+        return table
+
     def entropy_at(self, step: int) -> float:
         """Returns the entropy weight of step `step` (from 0)."""
         return _ramp(self.entropy_weight, self.entropy_weight_end, step, self.num_steps)
@@ -209,8 +275,20 @@ def _ramp(start: float, end: float | None, step: int, steps: int) -> float:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Returns `name: old -> new` for each setting that differs and has an effect on the weights."""
-    names = sorted((set(old) | set(new)) - set(WITHOUT_EFFECT))
-    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
+    before, after = _flat(old), _flat(new)
+    names = sorted((set(before) | set(after)) - set(WITHOUT_EFFECT))
+    return [
+        f"{name}: {before.get(name)!r} -> {after.get(name)!r}" for name in names if before.get(name) != after.get(name)
+    ]
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings with those of the nested tables as `engine.kind`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = name in ("engine", "learner") and isinstance(value, Mapping)
+        flat |= {f"{name}.{inner}": part for inner, part in value.items()} if nested else {name: value}
+    return flat
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -235,11 +313,14 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
         SystemExit: after `--help`.
     """
     default = default if default is not None else kind()
-    known = {field.name for field in dataclasses.fields(kind)}
+    known = _names(kind)
     rest: list[str] = []
+    own_args: dict[str, Any] = {}
     arguments = iter(argv)
     for argument in arguments:
-        name, _, value = argument.partition("=")
+        name, equals, value = argument.partition("=")
+        if name == "--engine":  # the one setting of an engine that everybody needs
+            name, argument = "--engine.kind", f"--engine.kind{argument.removeprefix('--engine')}"
         if name == "--config":
             file = value or next(arguments, "")
             if not file:
@@ -247,6 +328,12 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
             default = _from_toml(default, Path(file))
             continue
         key = re.sub(r"^--(no-)?", "", name).replace("-", "_")
+        if name.startswith("--engine.") and key not in known:
+            text = value if equals else next(arguments, None)
+            if text is None:
+                raise UsageError(f"{name} needs a value")
+            own_args[key.removeprefix("engine.")] = _value(text)
+            continue
         if name.startswith("--") and key not in known | {"steps", "help"}:
             near = did_you_mean(key, [*known, "steps", "config"]).replace("_", "-").replace('"', "`")
             raise UnknownName(f"unknown option {name}.{near.replace('`', '`--', 1)} (--help lists all)")
@@ -254,11 +341,45 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, prog=prog, description=f"{description}\n\n{CONFIG_HELP}", default=default, args=rest)
+            found = tyro.cli(kind, prog=prog, description=f"{description}\n\n{CONFIG_HELP}", default=default, args=rest)
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UsageError(f"{_first_paragraph(complaint.getvalue())} (--help lists all)") from None
+    return dataclasses.replace(found, engine=found.engine.with_args(own_args)) if own_args else found
+
+
+def _nested(default: Any, table: Any, where: str) -> Any:
+    """Returns the settings of a nested table over its defaults; what an engine doesn't know is vLLM's own."""
+    if isinstance(table, str) and isinstance(default, EngineSettings):
+        table = {"kind": table}
+    if not isinstance(table, dict):
+        raise UsageError(f'{where} = {table!r}; expected a table, e.g. [engine] with kind = "vllm"')
+    names = {field.name for field in dataclasses.fields(default)}
+    given = {key.replace("-", "_"): value for key, value in table.items()}
+    others = {key: value for key, value in given.items() if key not in names}
+    if others and not isinstance(default, EngineSettings):
+        name = next(iter(others))
+        raise UnknownName(f"{where}: unknown key {name!r}.{did_you_mean(name, names)}")
+    found = dataclasses.replace(default, **{key: value for key, value in given.items() if key in names})
+    return found.with_args(others) if others else found
+
+
+def _names(kind: type) -> set[str]:
+    """Returns the names of all settings, those of nested tables with a dot."""
+    names: set[str] = set()
+    for name, hint in get_type_hints(kind).items():
+        nested = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+        names |= {f"{name}.{inner}" for inner in _names(hint)} if nested else {name}
+    return names
+
+
+def _value(text: str) -> Any:
+    """Reads a value for vLLM: JSON where it is some (2048, true, 0.5), else the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _first_paragraph(boxed: str) -> str:
@@ -281,7 +402,9 @@ def _from_toml(default: C, path: Path) -> C:
         if key not in hints:
             raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, hints)}")
         try:
-            if key == "env_args" and isinstance(value, dict):
+            if dataclasses.is_dataclass(hints[key]):
+                aliased[key] = _nested(getattr(default, key), value, f"--config {path}: {key}")
+            elif key in ("env_args", "roster") and isinstance(value, dict):
                 json.dumps(value)  # TOML's dates and times are no JSON
             elif get_origin(hints[key]) is not Literal:  # choices are checked, and listed, by the dataclass
                 msgspec.convert(value, hints[key])

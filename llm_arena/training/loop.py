@@ -11,28 +11,29 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llm_arena.engines.base import Engine
-from llm_arena.engines.transformers_engine import TransformersEngine
+from llm_arena.engines.choose import chosen, words
+from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import ArenaError, TrainingError
-from llm_arena.lockstep import Lockstep
 from llm_arena.models import resolve_model
 from llm_arena.recorder import sequences
 from llm_arena.rollout import play_many
-from llm_arena.runtime import Runtime, ServedPolicy
+from llm_arena.runtime import Runtime, ServedPolicy, context_tokens
 from llm_arena.tokens import ChatFormat
 from llm_arena.training import batch as batches
-from llm_arena.training import checkpoint, credit, metrics
+from llm_arena.training import checkpoint, credit, losses, metrics
 from llm_arena.training.batch import Batch, TrainSequence
 from llm_arena.training.config import TrainConfig, fingerprint
 from llm_arena.training.credit import Baselines, Credit
 from llm_arena.training.learner import Learner, StepSettings, StepStats
 from llm_arena.training.metrics import Row
+from llm_arena.training.placement import Placement, lora_settings, place, tracker
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
 from llm_arena.training.progress import Progress
 from llm_arena.training.run_folder import RunFolder, copy_model_files
@@ -89,10 +90,18 @@ def train(
         KeyboardInterrupt: likewise.
     """
     script = script or Path(sys.argv[0]).stem or "train"
+    if progress and config.engine.kind != "transformers":
+        print(words(config.engine), file=sys.stderr, flush=True)
+    config = replace(config, engine=replace(config.engine, kind=chosen(config.engine)))
     source = _source(config) if source is None else source
-    engine = TransformersEngine(lockstep=Lockstep(), max_batch_rows=config.max_open_episodes * 16)
-    with Runtime(engine=engine, max_open_episodes=config.max_open_episodes) as runtime:
+    with Runtime(engine=config.engine, max_open_episodes=config.max_open_episodes) as runtime:
         # Before there is a folder: mistakes in the settings leave nothing behind.
+        placed = place(config)
+        engine = runtime.new_engine(
+            max_batch_rows=config.max_open_episodes * 16,
+            max_lora_rank=config.lora_rank if placed.as_adapter else 0,
+            sleeps=placed.shares_gpu,
+        )
         planner = Planner(config, roster, source, runtime)
         settings = _record(config, script, roster, source)
         path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
@@ -103,8 +112,9 @@ def train(
             if folder.complete:
                 print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
                 return _result(folder, was_complete=True)
-            trainer = Trainer(config, folder, runtime, engine, planner, base, chat)
-            trainer.run(on_step=on_step, progress=progress)
+            with tracker(config, folder) as log:
+                trainer = Trainer(config, folder, runtime, engine, planner, base, chat, placed=placed, log=log)
+                trainer.run(on_step=on_step, progress=progress)
             return _result(folder, was_complete=False)
         finally:
             folder.close()
@@ -121,6 +131,8 @@ class Trainer:
         planner: of the episodes.
         base: folder of the model to start from.
         chat: its chat format.
+        placed: where the learner lives, and how its weights reach the engine.
+        log: called with the metrics of each step, beside metrics.jsonl.
     """
 
     def __init__(
@@ -132,22 +144,39 @@ class Trainer:
         planner: Planner,
         base: Path,
         chat: ChatFormat,
+        *,
+        placed: Placement,
+        log: Callable[[Row], object],
     ) -> None:
         self.config = config
         self.folder = folder
         self.runtime = runtime
         self.base = base
-        self.learner = Learner.load(self.base, anchored=config.kl_weight > 0, weight_decay=config.weight_decay)
+        self._log = log
+        self.learner = Learner.load(
+            self.base,
+            reference=config.kl_reference if config.kl_weight > 0 else None,
+            weight_decay=config.weight_decay,
+            lora=lora_settings(config),
+            device=placed.device,
+        )
         self.baselines = Baselines(config.baseline_decay, bias_correction=config.bias_correction)
         self.step = 0
         self._saved = 0
         self._consistent = True  # weights, baselines and logs are all those after `step` steps
         if folder.checkpoint is not None:
             self._restore(folder.checkpoint)
-        self.publisher = Publisher(self.learner, engine, runtime, policy=LEARNER, folder=folder.path / "weights")
+        self.publisher = Publisher(
+            self.learner,
+            engine,
+            runtime,
+            policy=LEARNER,
+            folder=folder.path / "weights",
+            adapter_of=base if placed.as_adapter else None,
+            sleeper=engine if placed.shares_gpu and isinstance(engine, VllmEngine) else None,
+        )
         self.publisher.publish(self.step)
-        longest = self.learner.model.config.max_position_embeddings
-        runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, longest))
+        runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, context_tokens(base, engine)))
         self.planner = planner
         self.probes = self._probe_prompts(chat)
         self._check_parity()
@@ -181,6 +210,7 @@ class Trainer:
         played = time.perf_counter()
         self._refuse_if_all_void(traces)
         self._refuse_if_nothing_was_sampled(traces)
+        self.publisher.rest_engine()
         gained, batch, stats = self._learn(traces)
         learned = time.perf_counter()
         gap = None
@@ -202,6 +232,7 @@ class Trainer:
             if gap is not None:
                 row["probe_gap"] = gap
             self.folder.log(row)
+            self._log(row)
             if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
                 self.folder.keep(traces)
             self._consistent = True
@@ -216,7 +247,7 @@ class Trainer:
             stats = self.learner.step(batch, self._step_settings(batch))
         except ArenaError:
             self.baselines.load(before)
-            self._consistent = True
+            self._consistent = self.learner.is_finite
             raise
         self.step += 1
         return gained, batch, stats
@@ -235,6 +266,8 @@ class Trainer:
             train_sequences(traces, gained, ignore_truncated=config.ignore_truncated),
             max_row_tokens=config.max_row_tokens,
             token_budget=config.token_budget,
+            minibatches=config.minibatches,
+            seed=derive_seed(config.seed, "minibatches", self.step),
             dtype=self.learner.dtype,
             device=self.learner.device,
         )
@@ -250,9 +283,12 @@ class Trainer:
             kl_weight=config.kl_weight,
             ema_decay=config.ema_decay,
             grad_clip=config.grad_clip,
+            epochs=config.epochs,
+            loss=losses.LOSSES[config.loss](config.clip_low, config.clip_high),
         )
 
     def _numbers(self, batch: Batch, stats: StepStats) -> Row:
+        ratios = {"clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl, "updates": stats.updates}
         return {
             "loss": stats.loss,
             "entropy": stats.entropy,
@@ -265,6 +301,7 @@ class Trainer:
             "total_tokens": batch.total_tokens,
             "computed_tokens": batch.computed_tokens,
             "unique_ratio": batch.unique_ratio,
+            **(ratios if self.config.loss == "ppo_clip" else {}),
         }
 
     def save(self) -> None:
@@ -322,6 +359,13 @@ class Trainer:
             copy_model_files(self.base, aside)
             self.learner.save(aside)
 
+        if self.learner.is_lora:  # first: `final` is what says that the run is complete
+            write_whole(
+                self.folder.path / "adapter",
+                lambda aside: self.learner.save_adapter(aside, self.base),
+                what="the adapter",
+                durable=True,
+            )
         write_whole(self.folder.final, fill, what="the final model", durable=True)
         shutil.rmtree(self.folder.path / "weights", ignore_errors=True)
 

@@ -3,7 +3,7 @@
 Every policy loss has the same arguments, so that a setting can pick one:
 
     logprobs    log-probability [U] of each trained token under the weights being trained, with gradient
-    old         the same before the update, without gradient
+    old         the same before the step's first update, without gradient
     behaviour   the same as recorded when the token was sampled
     advantage   [U], already broadcast from (trace, seat)
     mask        [U], 1 where the token counts, 0 where it was set aside (e.g. cut replies)
@@ -16,6 +16,8 @@ losers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -40,6 +42,28 @@ def reinforce(
     `old` and `behaviour` have no part in it: on fresh samples both ratios are 1.
     """
     return -(masked(logprobs * advantage, mask)).sum() / divisor
+
+
+def ppo_clip(
+    logprobs: Tensor,
+    old: Tensor,
+    behaviour: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+    divisor: float,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Tensor:
+    """Returns `-sum(mask * min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A)) / divisor`, A the advantage.
+
+    `ratio` is `exp(logprobs - old)` of each token. A token has no gradient where its ratio has already gone beyond the
+    bound in the direction that the advantage pulls (arXiv:1707.06347, equation 7; two bounds as in arXiv:2503.14476).
+    In the first update of a step every ratio is 1, and the gradient is that of `reinforce`. `behaviour` has no part.
+    """
+    ratio = torch.exp(masked(logprobs - old, mask))
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return -(masked(torch.minimum(ratio * advantage, clipped * advantage), mask)).sum() / divisor
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
@@ -78,4 +102,13 @@ def shifted(values: Tensor) -> Tensor:
     return values[..., 1:]
 
 
-LOSSES: dict[str, PolicyLoss] = {"reinforce": reinforce}
+def _reinforce(clip_low: float, clip_high: float) -> PolicyLoss:
+    return reinforce
+
+
+def _ppo_clip(clip_low: float, clip_high: float) -> PolicyLoss:
+    return partial(ppo_clip, clip_low=clip_low, clip_high=clip_high)
+
+
+LOSSES: dict[str, Callable[[float, float], PolicyLoss]] = {"reinforce": _reinforce, "ppo_clip": _ppo_clip}
+"""Makes the loss of a name from `clip_low` and `clip_high`, which losses without a clip leave aside."""

@@ -57,8 +57,10 @@ class Planner:
             group_reward=type(self.env).group_reward,
         )
         seats = self.env.possible_agents
-        if roster is not None and config.opponent is not None:
-            raise UsageError("give either a roster or an opponent, not both")
+        if roster is not None and (config.opponent is not None or config.seated()):
+            raise UsageError("give either a roster or an opponent, and the roster once")
+        if config.seated():
+            roster = self._completed(config.seated())
         tables: list[Roster]
         if roster is not None:
             tables = [roster]
@@ -114,6 +116,11 @@ class Planner:
         env = make(plan.spec)
         env.reset(seed=plan.seed)
         return env
+
+    def _completed(self, named: Mapping[str, str]) -> Roster:
+        """Returns the roster with the learner in all seats that neither it nor their role names."""
+        free = [seat for seat in self.env.possible_agents if not {seat, self.env.role_of(seat)} & named.keys()]
+        return {**dict.fromkeys(free, LEARNER), **named}
 
     def _batch(self, index: int) -> list[Start]:
         starts = list(self._source.batch(index))

@@ -32,7 +32,7 @@ from llm_arena.types import Trace
 IGNORED_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".index.json")
 OWN = (".lock", "config.part")
 """What a kill can leave in a folder whose run has not begun."""
-WRITTEN = ("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final")
+WRITTEN = ("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final", "adapter", "tensorboard")
 """What a run writes."""
 DERIVED = ("matches.jsonl", "results.json", "index.html")
 """What is made of a run afterwards, and is void without it."""

@@ -1,7 +1,8 @@
 """New weights from the learner to the engine, and the check that both agree.
 
-Weights travel as a Hugging Face folder with one safetensors file, written aside and renamed, one folder per version.
-The engine makes its own copy. A version's folder goes when a newer one has been taken.
+Weights travel as a Hugging Face folder with one safetensors file, or as a PEFT folder with an adapter; written aside
+and renamed, one folder per version. The engine makes its own copy. A version's folder goes when a newer one has been
+taken.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_arena.engines.base import Engine, Sampling
+from llm_arena.engines.base import Engine, Sampling, SleepingEngine
 from llm_arena.errors import TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
@@ -26,24 +27,59 @@ class Publisher:
         runtime: whose loop the engine lives on.
         policy: id of the policy.
         folder: for the versions in passing; emptied at the start.
+        adapter_of: publish the learner's adapter beside this model folder, the base that it was trained on. None
+            publishes whole models, an adapter merged into its base.
+        sleeper: the engine once more, if it is to free its GPU while the learner works.
     """
 
-    def __init__(self, learner: Learner, engine: Engine, runtime: Runtime, *, policy: str, folder: Path) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        engine: Engine,
+        runtime: Runtime,
+        *,
+        policy: str,
+        folder: Path,
+        adapter_of: Path | None = None,
+        sleeper: SleepingEngine | None = None,
+    ) -> None:
         self._learner = learner
         self._engine = engine
         self._runtime = runtime
         self._policy = policy
         self._folder = folder
+        self._adapter_of = adapter_of
+        self._base_is_there = False
+        self._sleeper = sleeper
         shutil.rmtree(folder, ignore_errors=True)
+
+    def rest_engine(self) -> None:
+        """Has the engine free the GPU that it shares with the learner, if it does, until the next `publish`."""
+        if self._sleeper is not None:
+            self._runtime.run(self._sleeper.sleep())
 
     def publish(self, version: int) -> None:
         """Gives the engine the learner's weights as they are now.
 
         Raises:
             TrainingError: the weights can't be written.
+            EngineError: the engine does not take them, or has died.
         """
         final = self._folder / f"v{version:08d}"
-        write_whole(final, self._learner.save, what=f"version {version} of the weights", durable=False)
+        base = self._adapter_of
+        if base is not None and not self._base_is_there:
+            self._runtime.run(self._engine.publish(f"{self._policy}/base", base, 0))
+            self._base_is_there = True
+
+        def fill(aside: Path) -> None:
+            if base is None:
+                self._learner.save(aside)
+            else:
+                self._learner.save_adapter(aside, base)
+
+        write_whole(final, fill, what=f"version {version} of the weights", durable=False)
+        if self._sleeper is not None:
+            self._runtime.run(self._sleeper.wake())
         self._runtime.run(self._engine.publish(self._policy, final, version))
         for old in self._folder.glob("v*"):
             if old != final:

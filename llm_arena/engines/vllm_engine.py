@@ -1,0 +1,417 @@
+"""Samples with vLLM: its client lives here, its engine core is a child process.
+
+One engine serves one base model. With `max_lora_rank` it serves adapters of that base beside it, each version under a
+name, id and folder of its own: vLLM keys its prefix cache by the adapter's name and path, so versions never share
+stale keys and values, need no reset, and older ones go on serving. A second full-weight model needs a second engine.
+
+vLLM is not repeatable under batching: which requests share a batch depends on time, and with it the last digits of
+logits. Recorded actions replay exactly; sampling them anew may not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llm_arena.engines import vllm_start
+from llm_arena.engines.base import Sampling
+from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.weight_folders import (
+    computation,
+    refuse_foreign_adapter,
+    refuse_unfit,
+    tensor_shapes,
+    write_null_adapter,
+)
+from llm_arena.errors import EngineError, UnknownName, UsageError, did_you_mean
+from llm_arena.types import Completion
+
+KEPT_VERSIONS = 8
+"""So many versions of an adapter stay loaded, the newest; the others are unloaded."""
+NAP_SECONDS = 0.5
+"""How often a waiting call looks whether the engine's process is alive."""
+CLOSE_SECONDS = 10.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    """One version of an adapter as vLLM knows it."""
+
+    request: Any
+    folder: Path
+
+
+@dataclass
+class _Base:
+    """The full weights that are served."""
+
+    directory: Path
+    "Where they came from at the start; it may be gone by now."
+    config: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    owner: str
+    version: int
+    replaced: bool = False
+    "Whether other weights than those of the start are served."
+    aliases: set[str] = field(default_factory=set)
+
+
+class VllmEngine:
+    """Serves one base model, and adapters of it, from a vLLM process. The process starts at the first `publish`.
+
+    Args:
+        settings: devices, dtype, and vLLM's own arguments.
+        max_lora_rank: highest rank of the adapters to come; 0 serves none.
+        sleeps: the engine shares its GPU with the learner, and frees it between `sleep` and `wake`.
+
+    Raises:
+        MissingExtra: vLLM is not installed.
+        UnknownName, UsageError: the installed vLLM has no such argument, or it can't be given.
+    """
+
+    name = "vllm"
+
+    def __init__(self, settings: EngineSettings | None = None, *, max_lora_rank: int = 0, sleeps: bool = False) -> None:
+        vllm_start.require()
+        vllm_start.check_arguments((settings or EngineSettings(kind="vllm")).vllm_args())
+        self._settings = settings or EngineSettings(kind="vllm")
+        self._max_lora_rank = max_lora_rank
+        self._sleeps = sleeps
+        self._llm: Any = None
+        self._process: Any = None
+        self._base: _Base | None = None
+        self._adapters: dict[str, dict[int, _Adapter]] = {}
+        self._null: _Adapter | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="llm-arena-vllm-"))
+        self._numbers = itertools.count(1)
+        self._adapter_numbers = itertools.count(1)
+        self._publishing = asyncio.Lock()
+        self._running: set[asyncio.Future[Any]] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._closed = False
+        self._failed = False
+        self.max_context_tokens: int | None = None
+        """Longest prompt and completion together, known once the process runs."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine core; None before the start."""
+        return None if self._process is None else int(self._process.pid)
+
+    @property
+    def adapters(self) -> bool:
+        """Whether this engine takes adapters."""
+        return self._max_lora_rank > 0
+
+    def takes(self, directory: Path) -> bool:
+        """Whether the process runs and `publish` would take this full-weight folder under a new policy id."""
+        base = self._base
+        return base is not None and self.adapters and not base.replaced and base.directory == directory.resolve()
+
+    async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
+        """Samples one completion; see `Engine.generate`. `NAME@3` asks for version 3 of the adapter `NAME`."""
+        self._refuse_if_dead()
+        await self._open.wait()  # full weights are being exchanged
+        self._refuse_if_dead()
+        version, adapter = self._resolve(policy)
+        self._check(prompt_ids, sampling, policy)
+        output = await self._watched(self._sample(prompt_ids, sampling, adapter))
+        [choice] = output.outputs
+        if choice.finish_reason not in ("stop", "length"):
+            raise EngineError(f"vLLM ended a request with {choice.finish_reason!r}")
+        token_ids = list(choice.token_ids)
+        return Completion(
+            token_ids=token_ids,
+            logprobs=sampled_logprobs(token_ids, choice.logprobs),
+            finish=choice.finish_reason,
+            min_version=version,
+            max_version=version,
+        )
+
+    async def publish(self, policy: str, directory: Path, version: int) -> None:
+        """Takes a model folder, or the folder of an adapter (PEFT); see `Engine.publish`.
+
+        Full weights replace those that are served once all running requests have ended, and the prefix cache is
+        emptied. An adapter is copied and loaded beside what runs.
+
+        Raises:
+            EngineError: the folder holds no model, or one that doesn't fit; or the process has died.
+        """
+        directory = Path(directory)
+        self._refuse_if_dead()
+        async with self._publishing:
+            if (directory / "adapter_config.json").is_file():
+                await self._publish_adapter(policy, directory, version)
+            elif self._base is None:
+                await self._start(policy, directory, version)
+            elif policy == self._base.owner:
+                await self._replace(directory, version)
+            elif self.takes(directory):
+                self._base.aliases.add(policy)
+            else:
+                raise EngineError(
+                    f"this vLLM engine serves the full weights of {self._base.owner!r}; {policy!r} needs an engine of "
+                    "its own, or publish it as an adapter of the same base"
+                )
+
+    async def sleep(self) -> None:
+        """Frees the GPU for the learner: weights go to the host's memory, keys and values are dropped."""
+        if self._sleeps and self._llm is not None and not vllm_start.is_cpu():
+            await self._watched(self._llm.sleep(level=1, mode="wait"))
+
+    async def wake(self) -> None:
+        """Takes the GPU back after `sleep`."""
+        if self._sleeps and self._llm is not None and not vllm_start.is_cpu():
+            await self._watched(self._llm.wake_up())
+
+    async def close(self) -> None:
+        """Ends the process, and answers everybody who waits with `EngineError`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._open.set()
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=1.0)
+        failed = self._failed or (self._process is not None and not self._process.is_alive())
+        if self._llm is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._end)
+            self._llm = None
+        if not failed:  # else its log may be all that tells why
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what serves what, as JSON, for manifests."""
+        import vllm
+
+        base = self._base
+        return {
+            "engine": self.name,
+            "version": vllm.__version__,
+            "dtype": "" if self._llm is None else str(self._llm.model_config.dtype).removeprefix("torch."),
+            "base": None if base is None else str(base.directory),
+            "policies": sorted({*self._adapters, *([base.owner, *base.aliases] if base else [])}),
+            "arguments": self._settings.vllm_args(),
+        }
+
+    # ---- sampling -------------------------------------------------------------------------------------------------
+
+    def _resolve(self, policy: str) -> tuple[int, _Adapter | None]:
+        base = self._base
+        name, at, wanted = policy.rpartition("@")
+        versions = self._adapters.get(policy)
+        if versions:
+            newest = max(versions)
+            return newest, versions[newest]
+        if at and name in self._adapters and wanted.isdecimal():
+            found = self._adapters[name].get(int(wanted))
+            if found is None:
+                kept = ", ".join(map(str, sorted(self._adapters[name])))
+                raise UnknownName(f"version {wanted} of policy {name!r} is not loaded any more; there are: {kept}")
+            return int(wanted), found
+        if base is not None and policy in (base.owner, *base.aliases):
+            return base.version, self._null
+        known = [*self._adapters, *([base.owner, *base.aliases] if base else [])]
+        raise UnknownName(f"no policy {policy!r} was published to the vllm engine.{did_you_mean(policy, known)}")
+
+    def _check(self, prompt_ids: Sequence[int], sampling: Sampling, policy: str) -> None:
+        if sampling.max_new_tokens < 1 or not 0 <= sampling.temperature < float("inf"):
+            raise EngineError(
+                f"cannot sample {sampling.max_new_tokens} tokens at temperature {sampling.temperature}; "
+                "give max_new_tokens >= 1 and a finite temperature >= 0"
+            )
+        if not prompt_ids:
+            raise EngineError("the prompt is empty; send at least one id")
+        vocabulary = self._llm.model_config.get_vocab_size()
+        if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocabulary:
+            raise EngineError(f"the prompt holds an id outside of the vocabulary (0 to {vocabulary - 1})")
+        longest = self.max_context_tokens
+        if longest is not None and len(prompt_ids) + sampling.max_new_tokens > longest:
+            raise EngineError(
+                f"{len(prompt_ids)} prompt ids and {sampling.max_new_tokens} new ones exceed the {longest} positions "
+                f"that the vllm engine has for policy {policy!r}; set the agent's max_context_tokens, or "
+                "--engine.max-model-len"
+            )
+
+    async def _sample(self, prompt_ids: list[int], sampling: Sampling, adapter: _Adapter | None) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            seed=sampling.seed % (1 << 63),  # vLLM sends it as a signed number
+            stop_token_ids=list(sampling.stop_ids),
+            ignore_eos=True,  # only our stop ids end a completion
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        last = None
+        async for output in self._llm.generate(
+            {"prompt_token_ids": list(prompt_ids)},
+            params,
+            f"r{next(self._numbers)}",
+            lora_request=None if adapter is None else adapter.request,
+        ):
+            last = output
+        return last
+
+    async def _watched(self, call: Awaitable[_T]) -> _T:
+        """Waits for a call of vLLM's client, and fails when the engine's process dies instead of waiting for ever."""
+        task = asyncio.ensure_future(call)
+        self._running.add(task)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=NAP_SECONDS)
+                if not task.done() and not self._process.is_alive():
+                    self._refuse_if_dead()
+            return task.result()
+        except asyncio.CancelledError:
+            if self._closed:
+                raise EngineError("the vllm engine was closed") from None
+            raise
+        except (EngineError, UsageError):
+            raise
+        # The boundary of the engine: whatever vLLM raises is told to those who wait.
+        except Exception as error:
+            await asyncio.sleep(0.1)  # the process may need a moment to be seen dead
+            self._refuse_if_dead()
+            details = " ".join(str(error).split())
+            raise EngineError(f"vLLM failed: {type(error).__name__}: {details:.300}") from error
+        finally:
+            self._running.discard(task)
+            if not task.done():
+                task.cancel()
+
+    def _refuse_if_dead(self) -> None:
+        if self._closed:
+            raise EngineError("the vllm engine is closed; make a new one")
+        if self._process is not None and not self._process.is_alive():
+            words = vllm_start.last_words(self._folder / "engine.log")
+            raise EngineError(
+                f"the vLLM process (pid {self._process.pid}) has died with exit code {self._process.exitcode}"
+                + (f": {words:.300}" if words else "")
+                + f" (log: {self._folder / 'engine.log'}). What had ended is recorded; "
+                "give the same command again to go on"
+            )
+
+    # ---- weights --------------------------------------------------------------------------------------------------
+
+    async def _start(self, policy: str, directory: Path, version: int) -> None:
+        config, shapes = computation(directory), tensor_shapes(directory)
+        await asyncio.get_running_loop().run_in_executor(None, self._launch, directory)
+        self.max_context_tokens = int(self._llm.model_config.max_model_len)
+        self._base = _Base(directory.resolve(), config, shapes, policy, version)
+        # The first request takes up to 18 s on a CPU; nobody's clock should run then.
+        for tokens in (1, 2):
+            await self._watched(self._sample([0], Sampling(max_new_tokens=tokens), None))
+        await self._forget_prefixes()
+
+    def _launch(self, directory: Path) -> None:
+        before = set(multiprocessing.active_children())
+        found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
+        self._failed = True
+        self._llm = vllm_start.start(found, log=self._folder / "engine.log", devices=self._settings.cuda_devices())
+        self._failed = False
+        [self._process] = [
+            child for child in multiprocessing.active_children() if child not in before and "EngineCore" in child.name
+        ]
+
+    async def _replace(self, directory: Path, version: int) -> None:
+        base = self._base
+        assert base is not None
+        if base.aliases:
+            raise EngineError(
+                f"the weights of {base.owner!r} serve {', '.join(sorted(base.aliases))} too, and can't be replaced"
+            )
+        refuse_unfit(directory, base.config)
+        self._open.clear()
+        try:
+            while self._running:  # they are sampling from the old weights
+                await asyncio.wait(self._running)
+            await self._watched(self._llm.collective_rpc("load_policy", args=(str(directory.resolve()),)))
+            await self._forget_prefixes()
+        finally:
+            self._open.set()
+        base.replaced, base.version = True, version
+
+    async def _forget_prefixes(self) -> None:
+        """Empties the prefix cache; what is in it was computed with other weights."""
+        if not await self._watched(self._llm.reset_prefix_cache()):
+            raise EngineError("vLLM's prefix cache could not be emptied, so old keys and values would be used")
+
+    async def _publish_adapter(self, policy: str, directory: Path, version: int) -> None:
+        if not self.adapters:
+            raise EngineError(
+                f"{directory} is an adapter, and this vllm engine was made for none (max_lora_rank=0); merge it into "
+                "its base, or make the engine with the adapter's rank"
+            )
+        if self._base is None:
+            raise EngineError(f"{directory} is an adapter; publish the model that it belongs to first")
+        if version in self._adapters.get(policy, {}):
+            raise EngineError(f"version {version} of {policy!r} was published before; each version is published once")
+        if self._base.replaced:
+            raise EngineError("the base's weights were replaced, so adapters no longer fit it")
+        refuse_foreign_adapter(directory, self._base.shapes)
+        if self._null is None and vllm_start.is_cpu():
+            self._null = await self._load_adapter(directory, "null", write_null_adapter)
+            await self._watched(self._llm.pin_lora(self._null.request.lora_int_id))
+        adapter = await self._load_adapter(directory, f"{policy}@{version}", shutil.copytree)
+        versions = self._adapters.setdefault(policy, {})
+        versions[version] = adapter
+        for old in sorted(versions)[:-KEPT_VERSIONS]:
+            gone = versions.pop(old)
+            await self._watched(self._llm.remove_lora(gone.request.lora_int_id))
+            shutil.rmtree(gone.folder, ignore_errors=True)
+
+    async def _load_adapter(self, directory: Path, name: str, copy: Callable[[Path, Path], object]) -> _Adapter:
+        from vllm.lora.request import LoRARequest
+
+        number = next(self._adapter_numbers)
+        folder = self._folder / "adapters" / f"{number}"
+        await asyncio.get_running_loop().run_in_executor(None, copy, directory, folder)
+        request = LoRARequest(lora_name=f"{name}#{number}", lora_int_id=number, lora_path=str(folder))
+        if not await self._watched(self._llm.add_lora(request)):
+            raise EngineError(f"vLLM did not take the adapter {directory}")
+        return _Adapter(request, folder)
+
+    def _end(self) -> None:
+        self._llm.shutdown(timeout=CLOSE_SECONDS / 2)
+        self._llm.shutdown = lambda: None  # its destructor calls it again, when half of Python may be gone
+        self._process.join(CLOSE_SECONDS / 2)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(CLOSE_SECONDS)
+
+
+def sampled_logprobs(token_ids: Sequence[int], positions: Sequence[Mapping[int, Any]] | None) -> list[float]:
+    """Returns the log-probability [T] of each sampled id.
+
+    A position may list other ids beside the sampled one, likelier ones first; the sampled id is looked up by itself.
+
+    Args:
+        token_ids: the sampled ids [T].
+        positions: per position, id -> an object with `logprob` [T].
+
+    Raises:
+        EngineError: a position is missing, or does not have the sampled id.
+    """
+    given = [] if positions is None else list(positions)
+    if len(given) != len(token_ids):
+        raise EngineError(f"vLLM returned {len(token_ids)} ids with {len(given)} log-probabilities")
+    missing = [token for token, position in zip(token_ids, given, strict=True) if token not in position]
+    if missing:
+        raise EngineError(f"vLLM returned no log-probability for the sampled id {missing[0]}")
+    return [float(position[token].logprob) for token, position in zip(token_ids, given, strict=True)]

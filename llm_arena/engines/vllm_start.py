@@ -1,0 +1,283 @@
+"""Starting vLLM: its arguments checked, its process started without the user's main module, its log read on failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+import multiprocessing.spawn
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.vllm_child import LOG_VARIABLE
+from llm_arena.engines.weight_folders import computation
+from llm_arena.errors import EngineError, MissingExtra, UnknownName, UsageError, did_you_mean
+
+CHILD_MAIN = "llm_arena.engines.vllm_child"
+WORKER = "llm_arena.engines.vllm_worker.PolicyWorker"
+LONGEST_DEFAULT_CONTEXT = 8192
+"""Tokens; a model's own longest context can need more memory for one conversation than the machine has."""
+CPU_KV_BYTES = 1 << 30
+"""KV cache on a CPU, where vLLM would reserve a share of the machine's memory."""
+
+OURS = (
+    *(
+        "model",
+        "skip_tokenizer_init",
+        "logprobs_mode",
+        "generation_config",
+        "worker_extension_cls",
+        "disable_log_stats",
+    ),
+    *("dtype", "enable_lora", "max_lora_rank", "enable_sleep_mode", "tensor_parallel_size", "device_ids"),
+)
+"""Arguments of vLLM that the engine sets itself: other values would make its answers wrong."""
+
+QUIET = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    # Starts the child by `spawn` on every platform, which our main module needs.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # On a CPU vLLM would put the model into a third process that spins while it is idle (a third of a core).
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+"""Environment of the child; vLLM reads some of it in this process, while it starts."""
+
+_starting = threading.Lock()
+
+
+def installed() -> bool:
+    """Whether vLLM is there. Imports nothing."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def require() -> None:
+    """Raises MissingExtra where vLLM is not installed."""
+    if not installed():
+        raise MissingExtra(
+            "the vLLM engine needs vLLM, which is not installed here. Linux: `make venv`, or pip install "
+            "'llm-arena[vllm]' (NVIDIA GPUs). There is no wheel for macOS and Windows: use --engine.kind transformers"
+        )
+
+
+def check_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns vLLM's own arguments, by their names in the installed version.
+
+    Args:
+        given: name -> value; `max-model-len` and `max_model_len` are the same name.
+
+    Raises:
+        UnknownName: the installed vLLM has no such argument; the message suggests the nearest.
+        UsageError: an argument that the engine sets itself.
+    """
+    if not given:
+        return {}
+    from vllm import AsyncEngineArgs
+
+    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    checked: dict[str, Any] = {}
+    for written, value in given.items():
+        name = written.replace("-", "_")
+        if name in OURS:
+            hint = {"dtype": "engine.dtype", "tensor_parallel_size": "engine.devices"}.get(name)
+            raise UsageError(
+                f"engine.{name} is set by llm_arena"
+                + (f"; use {hint}" if hint else ", for it decides what is recorded")
+            )
+        if name not in known:
+            import vllm
+
+            raise UnknownName(f"vLLM {vllm.__version__} has no engine argument {written!r}.{did_you_mean(name, known)}")
+        checked[name] = value
+    return checked
+
+
+def is_cpu() -> bool:
+    """Whether the installed vLLM computes on the CPU."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def arguments(directory: Path, settings: EngineSettings, *, max_lora_rank: int, sleeps: bool) -> dict[str, Any]:
+    """Returns all engine arguments for serving a model folder.
+
+    Raises:
+        UnknownName, UsageError: an argument of the settings can't work.
+        EngineError: the folder holds no model.
+    """
+    given = check_arguments(settings.vllm_args())
+    cpu = is_cpu()
+    devices = settings.cuda_devices()
+    if cpu and devices:
+        raise UsageError(f"engine.devices={settings.devices}, but the installed vLLM is the CPU build; leave it out")
+    if not cpu and devices == []:
+        raise UsageError("engine.devices=cpu, but the installed vLLM is a CUDA build; use --engine.kind transformers")
+    dtype = settings.dtype if settings.dtype != "auto" else "float32" if cpu else "bfloat16"
+    found: dict[str, Any] = {
+        "model": str(directory),
+        "skip_tokenizer_init": True,
+        "logprobs_mode": "processed_logprobs",  # of the distribution that was really sampled from
+        "generation_config": "vllm",  # or the model's own file would change temperature and stop ids
+        "worker_extension_cls": WORKER,
+        "disable_log_stats": True,
+        "dtype": dtype,
+        "max_num_seqs": 64,
+        "max_model_len": min(context_tokens(directory), LONGEST_DEFAULT_CONTEXT),
+    }
+    if cpu:
+        # 128 tokens, the default, is longer than most rules texts: the cache of shared prefixes would never hit.
+        found |= {"enforce_eager": True, "block_size": 32}
+    elif sleeps:
+        found |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.5}
+    if devices is not None and len(devices) > 1:
+        found["tensor_parallel_size"] = len(devices)
+    if max_lora_rank:
+        found |= {"enable_lora": True, "max_lora_rank": _rank_step(max_lora_rank), "max_loras": 5, "max_cpu_loras": 33}
+    found |= given
+    if not isinstance(found["max_model_len"], int):
+        raise UsageError(f"engine.max_model_len must be a whole number of tokens, got {found['max_model_len']!r}")
+    if cpu and "kv_cache_memory_bytes" not in given:
+        longest = kv_bytes_per_token(directory, 2 if dtype != "float32" else 4) * (found["max_model_len"] + 64)
+        found["kv_cache_memory_bytes"] = max(CPU_KV_BYTES, longest)
+    return found
+
+
+def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None) -> Any:
+    """Starts the engine's process and returns vLLM's client of it. Takes 10 to 30 s.
+
+    The user's main module is not imported in the child, so scripts without a main guard, notebooks and programs on
+    standard input work.
+
+    Args:
+        found: all engine arguments.
+        log: file for the child's output.
+        devices: CUDA devices that the child may see; None for all.
+
+    Raises:
+        EngineError: it did not start; the message holds the child's own words.
+    """
+    # Imported before the environment is changed: libraries that look at it only once must see the user's own.
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    environment = {**QUIET, LOG_VARIABLE: str(log)}
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+    with _starting, _environment(environment), _our_main():
+        try:
+            client = AsyncLLM.from_engine_args(AsyncEngineArgs(**found))
+        except (ValueError, TypeError, RuntimeError, OSError) as error:
+            raise EngineError(f"vLLM did not start: {_reason(error, log)}") from error
+    if "VLLM_LOGGING_LEVEL" not in os.environ:
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # we raise the same, and tell it in one line
+    return client
+
+
+def context_tokens(directory: Path) -> int:
+    """Returns the longest context of a model folder, in tokens.
+
+    Raises:
+        EngineError: its config does not tell.
+    """
+    try:
+        return int(_text_config(directory)["max_position_embeddings"])
+    except KeyError as error:
+        raise EngineError(f"{directory}: config.json has no max_position_embeddings") from error
+
+
+def kv_bytes_per_token(directory: Path, bytes_per_number: int) -> int:
+    """Returns how much the keys and values of one token take: 2 x layers x KV heads x head size x bytes.
+
+    Raises:
+        EngineError: the folder has no config that can be read.
+    """
+    config = _text_config(directory)
+    try:
+        heads = int(config["num_attention_heads"])
+        size = int(config.get("head_dim") or config["hidden_size"] // heads)
+        return (
+            2
+            * int(config["num_hidden_layers"])
+            * int(config.get("num_key_value_heads") or heads)
+            * size
+            * (bytes_per_number)
+        )
+    except KeyError as error:
+        raise EngineError(f"{directory}: config.json has no {error}; give --engine.kv-cache-memory-bytes") from error
+
+
+def _text_config(directory: Path) -> dict[str, Any]:
+    config = computation(directory)
+    found: dict[str, Any] = config.get("text_config", config)
+    return found
+
+
+def _rank_step(rank: int) -> int:
+    """Returns the smallest rank that vLLM reserves room for and that holds `rank`."""
+    steps = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+    fitting = [step for step in steps if step >= rank]
+    if not fitting:
+        raise UsageError(f"lora_rank is {rank}; vLLM takes adapters of rank {steps[-1]} at most")
+    return fitting[0]
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables for a while. vLLM sets more itself, LD_PRELOAD for one; all are put back."""
+    before = dict(os.environ)
+    os.environ.update({name: os.environ.get(name, value) for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name not in before]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def _our_main() -> Iterator[None]:
+    """Has processes that this thread spawns import `CHILD_MAIN` in place of the user's main module."""
+    original = multiprocessing.spawn.get_preparation_data
+    own = threading.get_ident()
+
+    def prepared(name: str) -> dict[str, Any]:
+        data: dict[str, Any] = original(name)
+        if threading.get_ident() == own:
+            data.pop("init_main_from_path", None)
+            data["init_main_from_name"] = CHILD_MAIN
+        return data
+
+    multiprocessing.spawn.get_preparation_data = prepared
+    try:
+        yield
+    finally:
+        multiprocessing.spawn.get_preparation_data = original
+
+
+def last_words(log: Path) -> str:
+    """Returns the last line of the child's output that names an error, or an empty string."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    errors = [re.sub(r"^(\(.*?pid=\d+\) )?(ERROR [\d:\- ]+\[.*?\] )?", "", line).strip() for line in lines]
+    named = [line for line in errors if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    own = [line for line in named if "Engine core initialization failed" not in line]
+    return (own or named or [""])[-1]
+
+
+def _reason(error: Exception, log: Path) -> str:
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if "Engine core initialization failed" not in first:
+        details = " ".join(str(error).split())
+        return f"{details:.400}"
+    return f"{last_words(log) or first:.400} (all it said is in {log})"
