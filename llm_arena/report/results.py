@@ -22,6 +22,24 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     after: list[str]
 
 
+class RankedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One entrant of a ranking. What a ranking does not know is None."""
+
+    entrant: str
+    rating: float | None = None
+    low: float | None = None
+    "Lower end of the rating's interval; `high` likewise."
+    high: float | None = None
+    rank_low: int | None = None
+    "Best rank that the matches allow; `rank_high` the worst."
+    rank_high: int | None = None
+    wins: int | None = None
+    draws: int | None = None
+    losses: int | None = None
+    forfeits: int = 0
+    void: int = 0
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a report that no metrics file holds."""
 
@@ -29,6 +47,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     samples: list[Sample] = []
     figures: dict[str, Json] = {}
     "Single numbers by name, e.g. `win_rate`; shown at the top of the page."
+    ratings: list[RankedRow] = []
+    "The ranking of the entrants, where the run made one."
 
     def save(self, run_dir: Path) -> None:
         """Writes the results into a run's folder, whole or not at all."""
@@ -52,4 +72,4 @@ def load_results(run_dir: Path) -> Results | None:
         raise TraceError(f"{path} can't be read ({error}); delete it and make the results again") from error
 
 
-__all__ = ["FILE_NAME", "Results", "Sample", "load_results"]
+__all__ = ["FILE_NAME", "RankedRow", "Results", "Sample", "load_results"]

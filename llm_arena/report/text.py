@@ -9,11 +9,15 @@ from collections.abc import Iterator, Sequence
 from llm_arena.errors import ArenaError
 from llm_arena.types import Cause, EnvSpec, Json, Message, Trace, Turn
 
-_BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Marks that reorder text on screen, so that it reads differently from what it is."""
+_HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Controls (ANSI sequences begin with one), format characters (they reorder text, or take no room), lone surrogates,
+line and paragraph separators."""
 
-_HIDDEN_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
-"""Controls (ANSI sequences begin with one), lone surrogates, line and paragraph separators."""
+_SEEN = set("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd")
+"""Format characters that honest text needs: the joiners of emoji, Persian and Indic scripts, and visible signs."""
+
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Variation selectors 17 to 256: no room on screen, and enough of them to smuggle bytes past a reader."""
 
 
 def visible(text: str, *, newlines: bool = True) -> str:
@@ -26,18 +30,22 @@ def visible(text: str, *, newlines: bool = True) -> str:
         text: text of anyone.
         newlines: whether a line feed stays one; otherwise it is written as `\n`.
     """
-    return "".join(char if _harmless(char, newlines) else _escape(char) for char in text)
+    shown = text.translate(_SHOWN)
+    return shown if newlines else shown.replace("\n", "\\n")
 
 
-def _harmless(char: str, newlines: bool) -> bool:
-    if char in "\n\t":
-        return char == "\t" or newlines
-    tag = "\U000e0000" <= char <= "\U000e007f"  # invisible copies of ASCII, used to smuggle text past a reader
-    return char not in _BIDI and not tag and unicodedata.category(char) not in _HIDDEN_CATEGORIES
+class _Shown(dict[int, str]):
+    """What is shown for each character, found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        hidden = unicodedata.category(char) in _HIDDEN_CATEGORIES or code in _SELECTORS
+        escaped = hidden and char not in _SEEN and char not in "\n\t"
+        self[code] = char.encode("unicode_escape").decode("ascii") if escaped else char
+        return self[code]
 
 
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+_SHOWN = _Shown()
 
 
 def message_text(message: Message) -> str:
