@@ -1,7 +1,7 @@
 """naming-v0: several namers each invent a name for one topic; every two names are compared.
 
 Roles     namer_0 .. namer_{N-1}, N from 1 to 16 (argument `namers`, default 4). All get the same messages and answer
-          at once; nobody sees another's name.
+          at once; nobody sees another's name. With `judge="seat"` also judge_0 .. judge_{J-1} (argument `judges`).
 Topic     the argument `topic`, else drawn from the list `split` ("train" or "heldout") by the episode's generator.
 Name      the reply, thinking left out: one non-blank line of at most 400 characters. Runs of white space become one
           space, control and format characters are dropped. A reply cut by the token cap is read as it stands: if it
@@ -9,36 +9,55 @@ Name      the reply, thinking left out: one non-blank line of at most 400 charac
 Judges    `rubric` (default; see llm_arena/problems/naming_rubric.py), `length` (words and punctuation marks, the more
           the better), or `module:function`, an importable pure function (topic, names) -> one finite number per name,
           higher is better. It gets the names of the contest in sorted order, so that no seat has a better place. Only
-          its name is recorded: replaying a trace imports that module.
+          its name is recorded: replaying a trace imports that module. `seat`: whoever sits in the judges' seats.
+Judging   (by seats) each two different names are shown to a judge in both orders, each time as a fresh view, and
+          `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie` ends its reply; llm_arena/problems/verdicts.py says how names
+          are kept from passing for verdicts. A name wins a pair if both verdicts say so. Verdicts that contradict each
+          other draw; so does a pair with a verdict missing after the retries, whatever the rule for illegal replies
+          (`random_legal` draws `VERDICT: tie`). Equal names are not asked about, nor unreadable ones. The pairs are
+          shared among the judges, who answer at once. A judge is paid nothing and has no rank; only under `penalty`
+          it pays for each verdict that it does not give.
 Rewards   of each two names the better gets +1, the other -1; equal names and equal numbers 0. A seat's sum is divided
           by its opponents (`normalize="opponents"`, from -1 to 1), or by all pairs of the contest ("matchups"). Worked:
           lengths 3, 5, 5, 9 sum to -3, 0, 0, 3; divided by 3 opponents -1, 0, 0, 1, by 6 pairs -0.5, 0, 0, 0.5. One
           namer alone gets 0: `group_reward` pays several such episodes of one topic as if they were one contest.
+          Worked by seats: of X, Y, Z a judge answers 1 to (X, Y) and 2 to (Y, X), so X beats Y; 1 to (X, Z) and 1 to
+          (Z, X), a draw; 2 to (Y, Z) and nothing to (Z, Y), a draw. Sums 1, -1, 0; by opponents 0.5, -0.5, 0.
 Ends      when all have answered. `forfeit`: an unreadable reply loses all its comparisons, against another unreadable
-          one it ties. `skip`: it is left out of the contest and gets 0. `penalty`: left out, and pays the penalty.
-Outcome   ranks by wins minus losses; scores are the judge's numbers (an unreadable name has none).
+          one it ties. `skip`: it is left out of the contest and gets 0. `penalty`: left out, and pays the penalty. A
+          context overflow of a judge ends the episode and costs nobody anything.
+Outcome   ranks by wins minus losses; scores are the judge's numbers (an unreadable name has none; seats give none).
+          How consistent the judges were stands in the env's counts of the role `judge` (see `Judging.counts`): the
+          share of pairs judged alike in both orders is `consistent / pairs`, that of verdicts for place 1 is
+          `place_1 / (place_1 + place_2 + tie)`, which is 0.5 without a bias and without ties.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
 from llm_arena.env import ArenaEnv
-from llm_arena.errors import UsageError, did_you_mean
+from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
+from llm_arena.problems.naming_judges import SEAT, hold_contest, length, load_judge, pay, token_count
 from llm_arena.problems.naming_rubric import rubric, score
 from llm_arena.problems.naming_topics import MODIFIERS, NOUNS, SPLITS, associations
+from llm_arena.problems.verdicts import (
+    Judging,
+    Verdict,
+    judging_facts,
+    messages,
+    read_facts,
+    read_verdict,
+    verdict_line,
+)
 from llm_arena.types import Cause, Ending, Json, Move, Outcome, Reply, Trace, View
-
-Judge = Callable[[str, Sequence[str]], Sequence[float]]
-"""(topic, names) -> one finite number per name, higher is better. Pure."""
 
 MAX_CHARACTERS = 400
 """Longest name; 64 tokens of English fit."""
@@ -68,83 +87,24 @@ def _clean(line: str) -> str:
     return unicodedata.normalize("NFC", " ".join("".join(kept).split()))
 
 
-def token_count(name: str) -> int:
-    """Returns how many words and punctuation marks `name` has; an env knows no tokenizer.
-
-    >>> token_count("The Bean's End!")
-    6
-    """
-    return len(re.findall(r"\w+|[^\w\s]", name))
-
-
-def length(topic: str, names: Sequence[str]) -> list[float]:
-    """The judge `length`: the longer the better, a stand-in from the tutorial that this game comes from."""
-    return [float(token_count(name)) for name in names]
-
-
-def load_judge(name: str) -> Judge:
-    """Returns the judge called `name`.
-
-    Raises:
-        UsageError: there is no such judge, or its module or function can't be found.
-    """
-    judges: dict[str, Judge] = {"rubric": rubric, "length": length}
-    if name in judges:
-        return judges[name]
-    module, colon, function = str(name).partition(":")
-    if not (colon and module and function):
-        close = did_you_mean(str(name), judges)
-        raise UsageError(f'judge="{name}"; expected rubric, length or module:function, e.g. my_judges:shortest.{close}')
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except ImportError as error:
-        raise UsageError(f'judge="{name}": module {module} can\'t be imported: {error}') from error
-    if not callable(found):
-        raise UsageError(f'judge="{name}": {module} has no function {function}')
-    judge: Judge = found
-    return judge
-
-
-def hold_contest(
-    topic: str, judge: str, normalize: str, names: Sequence[str | None]
-) -> tuple[list[float], list[int], list[float]]:
-    """Compares every two of `names` (None: unreadable).
-
-    Returns:
-        rewards, wins minus losses, and the judge's numbers (-inf: unreadable), in the order of `names`.
-
-    Raises:
-        UsageError: the judge raised, or did not return one finite number per name.
-    """
-    readable = sorted(name for name in names if name is not None)
-    judged = load_judge(judge)
-    try:
-        returned = judged(topic, readable) if readable else []
-    except Exception as error:  # a judge is somebody else's code
-        raise UsageError(
-            f'judge "{judge}" failed: {type(error).__name__}: {error}; it is called with (topic, names) and returns '
-            "one finite number for each name"
-        ) from error
-    numbers = list(returned) if isinstance(returned, Iterable) else [returned]
-    fine = [isinstance(number, int | float | np.number) and math.isfinite(number) for number in numbers]
-    if len(numbers) != len(readable) or not all(fine):
-        given = f"{numbers!r:.200} for {len(readable)} names"
-        raise UsageError(f'judge "{judge}" returned {given}; expected a finite number each')
-    # one number per name, so that equal names tie whatever the judge makes of places
-    marks = dict(zip(readable, map(float, numbers), strict=True))
-    values = [-math.inf if name is None else marks[name] for name in names]
-    sums = [sum((mine > other) - (mine < other) for other in values) for mine in values]
-    count = len(names)
-    divisor = (count - 1 if normalize == "opponents" else count * (count - 1) / 2) or 1
-    return [total / divisor for total in sums], sums, values
-
-
 def scripted(view: View, rng: np.random.Generator) -> str:
     """Coins ten names of a modifier and a stem linked to the topic, and says the one that the rubric likes best."""
     topic = view.facts["topic"]
     stems = associations(topic) or NOUNS
     coined = [f"{_draw(MODIFIERS, rng)} {_draw(stems, rng).capitalize()}" for _ in range(10)]
     return max(coined, key=lambda name: (score(name, topic), name))
+
+
+def rubric_judge(view: View, rng: np.random.Generator) -> str:
+    """Judges as the rubric does; of two namers, exactly as the judge `rubric`."""
+    _, *names = read_facts(view.facts, "naming-v0/rubric-judge")
+    return verdict_line(*rubric(view.facts["topic"], names))
+
+
+def length_judge(view: View, rng: np.random.Generator) -> str:
+    """Judges as the judge `length` does."""
+    _, *names = read_facts(view.facts, "naming-v0/length-judge")
+    return verdict_line(*length(view.facts["topic"], names))
 
 
 def draw_topic(split: str, rng: np.random.Generator) -> str:
@@ -214,6 +174,11 @@ def _contest_of(trace: Trace) -> tuple[str, str, str]:
         raise UsageError(
             f"naming-v0: group_reward compares episodes with namers=1; {trace.id} is {trace.spec.to_json()}"
         )
+    if kwargs["judge"] == SEAT:
+        raise UsageError(
+            'naming-v0: group_reward has no seats to judge for it; with judge="seat" use credit by seat and namers=2 '
+            "or more"
+        )
     topic = kwargs["topic"] or draw_topic(kwargs["split"], np.random.default_rng(trace.seed))
     return topic, kwargs["judge"], kwargs["normalize"]
 
@@ -238,18 +203,19 @@ class Naming(ArenaEnv):
         namers: how many seats, 1 to 16.
         topic: what is to be named; None draws one.
         split: where topics are drawn from, `train` or `heldout`.
-        judge: `rubric`, `length` or `module:function`.
+        judge: `rubric`, `length`, `module:function`, or `seat`.
+        judges: how many seats judge, 1 to 16; only with `judge="seat"`.
         normalize: `opponents` or `matchups`.
-        options: those of `ArenaEnv`.
+        options: those of `ArenaEnv`. With `judge="seat"`, `max_turns` leaves room for all questions and retries.
     """
 
     id = "naming-v0"
     summary = "Several namers each invent a name for one topic; every two names are compared."
-    roles = {"namer": (1, 16)}
+    roles = {"namer": (1, 16), "judge": (0, 16)}
     zero_sum = True
     simultaneous = True
     system = "You are a creative naming expert. Reply with just a name, nothing else."
-    baselines = {"scripted": scripted}
+    baselines = {"rubric-judge": rubric_judge, "length-judge": length_judge, "scripted": scripted}
     input_arg = "topic"
     group_reward = staticmethod(pay_group)
 
@@ -260,6 +226,7 @@ class Naming(ArenaEnv):
         topic: str | None = None,
         split: Literal["train", "heldout"] = "train",
         judge: str = "rubric",
+        judges: int = 1,
         normalize: Literal["opponents", "matchups"] = "opponents",
         **options: Any,
     ) -> None:
@@ -269,66 +236,135 @@ class Naming(ArenaEnv):
             raise UsageError(f"{self.id}: split={split!r}; expected one of {', '.join(SPLITS)}")
         if normalize not in ("opponents", "matchups"):
             raise UsageError(f"{self.id}: normalize={normalize!r}; expected opponents or matchups")
-        load_judge(judge)
-        super().__init__(counts={"namer": namers}, **options)
-        if self.max_turns < namers:
-            raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer")
+        seated = judge == SEAT
+        if not seated:
+            load_judge(judge)
+        if judges != 1 and not seated:
+            raise UsageError(f'{self.id}: judges={judges!r} needs judge="seat"; with judge="{judge}" no seat judges')
+        if judges == 0:
+            raise UsageError(f'{self.id}: judges=0; expected 1 to 16 with judge="seat"')
+        questions = namers * (namers - 1) if seated and isinstance(namers, int) else 0
+        if seated and options.get("max_turns") is None:
+            retries = options.get("retries")
+            tries = 1 + (retries if isinstance(retries, int) else 0)
+            options["max_turns"] = max(type(self).max_turns, tries * (namers + questions))
+        super().__init__(counts={"namer": namers, "judge": judges if seated else 0}, **options)
+        if self.max_turns < namers + questions:
+            asked = f" and {questions} questions to be judged" if questions else ""
+            raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer{asked}")
         self.given_topic, self.split, self.judge, self.normalize = topic, split, judge, normalize
+        if seated:  # names first, then verdicts
+            self.metadata = {**self.metadata, "is_parallelizable": False}
+        else:
+            del self.role_counts["judge"]
+        self.namers = [seat for seat in self.possible_agents if self.role_of(seat) == "namer"]
 
     def begin(self, rng: np.random.Generator) -> list[str]:
-        """Draws the topic and asks every seat for a name at once."""
+        """Draws the topic and asks every namer for a name at once."""
         self.topic = self.given_topic or draw_topic(self.split, rng)
         self.names: dict[str, str | None] = {}
+        self.judging = Judging([], self._judges)
         article = "an" if self.topic[0].lower() in "aeiou" else "a"
-        self.tell(self.possible_agents, f"Invent a creative name for {article} {self.topic}.")
-        return self.possible_agents
+        self.task = f"Invent a creative name for {article} {self.topic}."
+        self.tell(self.namers, self.task)
+        return self.namers
 
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
-        """Draws a name of two words that have nothing to do with the topic."""
-        return f"{_draw(MODIFIERS, rng)} {_draw(NOUNS, rng)}"
+        """Draws a name of two words that have nothing to do with the topic, or a verdict."""
+        if seat in self.namers:
+            return f"{_draw(MODIFIERS, rng)} {_draw(NOUNS, rng)}"
+        # The rule `random_legal` draws from the episode's own generator: luck must not decide a contest.
+        return "VERDICT: tie" if rng is self.rng else f"VERDICT: {_draw(('1', '2', 'tie'), rng)}"
 
     def facts(self, seat: str) -> Json:
-        """Returns the topic."""
-        return {"topic": self.topic}
+        """Returns the topic, and for a judge that is asked the task and the two names (see `judging_facts`)."""
+        if seat in self.namers or seat not in self.pending:
+            return {"topic": self.topic}
+        return {"topic": self.topic, **judging_facts(self.task, *self.judging.question(seat))}
 
     def resolve(self, seat: str, reply: Reply) -> Move:
-        """Takes the name of one seat; the last one opens the contest."""
+        """Takes the name of one seat, or a verdict; the last one decides the contest."""
+        if seat not in self.namers:
+            return self._judged(seat, read_verdict(reply))
         name = read_name(reply)
         self.names[seat] = name
-        return self._go_on(seat, name)
+        return self._named(seat, name)
 
     def forfeit(self, seat: str, cause: Cause) -> Move:
-        """An unreadable name loses its comparisons; the others play on. A context overflow ends the game at once."""
+        """An unreadable name loses its comparisons; the others play on. A judge forfeits nothing, for anybody.
+
+        A context overflow ends the game at once.
+        """
         if self.overflow_seat == seat:
-            return super().forfeit(seat, cause)
+            others = [other for other in self.namers if other != seat]
+            paid = {other: self.forfeit_cost / len(others) for other in others}
+            return Move(rewards={seat: -self.forfeit_cost, **paid} if seat in self.namers else {})
+        if seat not in self.namers:
+            return self._judged(seat, None)
         self.names[seat] = None
-        return self._go_on(seat, None)
+        return self._named(seat, None)
 
     def skip(self, seat: str) -> Move:
-        """The seat takes no part in the contest."""
-        return self._go_on(seat, None)
+        """A namer takes no part in the contest; a judge gives no verdict."""
+        return self._named(seat, None) if seat in self.namers else self._judged(seat, None)
 
     def describe(self) -> str:
-        """Returns the topic, and how each name did once all are in."""
+        """Returns the topic, and once all is decided how each name did and how consistent the judges were."""
         lines = [f"topic: {self.topic}"]
         if self.outcome is not None:
             for rank, seat in sorted((rank, seat) for seat, rank in self.outcome.ranks.items()):
                 name = self.names[seat]
                 lines.append(f"{rank}. {seat}: {'(unreadable)' if name is None else name}")
+            if self.judge == SEAT:
+                lines.append(self.judging.summary())
         return "\n".join(lines)
 
-    def _go_on(self, seat: str, name: str | None) -> Move:
+    @property
+    def _judges(self) -> list[str]:
+        return [seat for seat in self.possible_agents if seat not in self.namers]
+
+    def _named(self, seat: str, name: str | None) -> Move:
         if self.pending != [seat]:
             return Move(action=name)
-        seats = [other for other in self.possible_agents if other in self.names]
-        names = [self.names[other] for other in seats]
-        rewards, sums, values = hold_contest(self.topic, self.judge, self.normalize, names)
-        ranks = {other: 1 + sum(better > mine for better in sums) for other, mine in zip(seats, sums, strict=True)}
+        names = list(self.names.values())
+        if self.judge != SEAT:
+            return self._decided(name, *hold_contest(self.topic, self.judge, self.normalize, names))
+        different = sorted({given for given in names if given is not None})
+        self.judging = Judging(list(combinations(different, 2)), self._judges)
+        return self._ask(name)
+
+    def _judged(self, judge: str, verdict: Verdict | None) -> Move:
+        self.judging.answer(judge, verdict)
+        return Move(action=verdict) if self.pending != [judge] else self._ask(verdict)
+
+    def _ask(self, action: Json) -> Move:
+        """Shows each judge its next question, or decides the contest when there is none left."""
+        for judge in self.judging.waiting:
+            self.replace_view(judge, messages(self.task, *self.judging.question(judge)))
+        if self.judging.waiting:
+            return Move(next=self.judging.waiting, action=action)
+        self.stats["judge"] |= self.judging.counts()
+        names = self.names.values()
+        sums = [sum(self._beats(mine, other) for other in names) for mine in names]
+        return self._decided(action, pay(sums, self.normalize), sums, [-math.inf] * len(sums))
+
+    def _beats(self, mine: str | None, other: str | None) -> int:
+        """Returns 1, 0 or -1: an unreadable name loses to any other, the rest is for the judges."""
+        if mine is None or other is None:
+            return (mine is not None) - (other is not None)
+        return self.judging.result(mine, other)
+
+    def _decided(self, action: Json, rewards: Sequence[float], sums: Sequence[int], values: Sequence[float]) -> Move:
+        """Ends the game. The arguments are in the order of `names`."""
+        seats = list(self.names)
+        ranks = {seat: 1 + sum(better > mine for better in sums) for seat, mine in zip(seats, sums, strict=True)}
         # The judge's numbers, because rewards and comparisons sum to zero however good the names are. Rounded, so that
         # a replay on another machine doesn't differ in the last digit.
-        scores = {other: round(value, 9) for other, value in zip(seats, values, strict=True) if value > -math.inf}
+        scores = {seat: round(value, 9) for seat, value in zip(seats, values, strict=True) if value > -math.inf}
         draw = len(set(sums)) <= 1
-        winners = [] if draw else [other for other in seats if ranks[other] == 1]
+        winners = [] if draw else [seat for seat in seats if ranks[seat] == 1]
         reason = "all names tie" if draw else f"best name: {', '.join(winners)}"
+        if self.judge == SEAT:
+            reason += f"; {self.judging.summary()}"
         outcome = Outcome(winners=winners, ranks=ranks, draw=draw, reason=reason, scores=scores)
-        return Move(action=name, rewards=dict(zip(seats, rewards, strict=True)), outcome=outcome)
+        return Move(action=action, rewards=dict(zip(seats, rewards, strict=True)), outcome=outcome)

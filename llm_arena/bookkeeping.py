@@ -384,7 +384,8 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         return seat in self.terminations and not self.terminations[seat] and not self.truncations[seat]
 
     def _refuse_mid_phase(self, what: str, seat: str) -> None:
-        if self._phase_open and seat in self.pending:
+        # the reply of the one who answers last is taken already
+        if self._phase_open and seat in self.pending and len(self.pending) > 1:
             raise EnvContractError(f"{self.id}: {what}({seat!r}) before that seat has answered in this phase")
 
     def _known(self, seat: str) -> None:

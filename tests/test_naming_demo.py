@@ -38,7 +38,7 @@ def test_the_demo_trains_ranks_and_goes_on(
     assert figures["matches"] == 128
     assert 0 <= figures["win_rate"] <= 1
     assert figures["max_logprob_gap"] < 1e-4
-    topics = {trace.spec.kwargs["topic"] for trace in read_traces(run_dir / "matches.jsonl")}
+    topics = {trace.spec.kwargs["topic"] for trace in read_traces(run_dir / "ranking" / "traces.jsonl")}
     assert len(topics) == figures["heldout_topics"] == 64
     trained = {trace.turns[0].messages[-1]["content"] for trace in read_traces(run_dir / "traces.jsonl")}
     assert not [topic for topic in topics if any(f" {topic}." in str(told) for told in trained)]
@@ -48,15 +48,30 @@ def test_the_demo_trains_ranks_and_goes_on(
     assert capsys.readouterr().out == first
 
     # Stopped in the middle of the matches: only the missing ones are played, and the result is the same.
-    lines = (run_dir / "matches.jsonl").read_bytes().splitlines(keepends=True)
-    (run_dir / "matches.jsonl").write_bytes(b"".join(lines[:100]))
+    kept = {}
+    for name in ("matches.jsonl", "traces.jsonl"):
+        path = run_dir / "ranking" / name
+        kept[path] = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(kept[path][:100]))
     (run_dir / "results.json").unlink()
     assert main(command) == 0
-    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    second = capsys.readouterr().out
+    again = json.loads(second.splitlines()[-1])
     assert {name: again[name] for name in ("win_rate", "matches")} == {
         name: figures[name] for name in ("win_rate", "matches")
     }
-    assert len((run_dir / "matches.jsonl").read_bytes().splitlines()) == len(lines)
+    assert tables(second) == tables(first)
+    for path, lines in kept.items():
+        after = path.read_bytes().splitlines(keepends=True)
+        assert len(after) == len(lines) == 384
+        assert after[:100] == lines[:100]
+
+
+def tables(out: str) -> str:
+    """What is printed of names, matches and ratings."""
+    shown = out.partition("\nrun     ")[0]
+    assert "  rank  entrant" in shown and "+-" in shown and "anchor" in shown
+    return shown
 
 
 def test_ctrl_c_while_training_leaves_no_process(tiny_model: Path, tmp_path: Path) -> None:
