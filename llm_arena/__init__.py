@@ -19,6 +19,7 @@ from llm_arena.registry import make, pprint_registry, register, registry, spec
 from llm_arena.types import Cause, Ending, EnvSpec, Move, Outcome, Reply, Trace, Turn, View
 
 if TYPE_CHECKING:
+    from llm_arena.boards.evaluate import evaluate
     from llm_arena.checks import check_env
     from llm_arena.recorder import replay, sequences, verify
     from llm_arena.rollout import aplay, play, play_many
@@ -33,6 +34,7 @@ _LAZY = {
     "TraceWriter": "trace_file",
     "aplay": "rollout",
     "check_env": "checks",
+    "evaluate": "boards.evaluate",
     "make_agent": "roster",
     "play": "rollout",
     "play_many": "rollout",
@@ -67,6 +69,7 @@ __all__ = [
     "View",
     "aplay",
     "check_env",
+    "evaluate",
     "make",
     "make_agent",
     "play",

@@ -34,6 +34,7 @@ COMMANDS = {
     "play": Command("cli_play", "ENV", "play one episode: agents, models, or you in the terminal (--seat)"),
     "show": Command("cli_play", "TRACES", "read recorded episodes"),
     "replay": Command("cli_play", "TRACES", "play recorded actions again; --verify compares all that was recorded"),
+    "leaderboard": Command("cli_leaderboard", "BOARD", "let entrants meet in games, and rank them"),
     "train": Command("cli_train", "SCRIPT ...", "run a training script, e.g. self-play"),
     "report": Command("cli_train", "RUN_DIR", "write the HTML page of a run again"),
     "fetch": Command("cli_info", "MODEL", "download a model into the cache"),
@@ -47,6 +48,7 @@ examples:
   llm-arena play naming-v0 --agents smollm2-135m topic="coffee shop" --traces names.jsonl
   llm-arena show names.jsonl --index 0
   llm-arena replay names.jsonl --verify
+  llm-arena leaderboard kuhn
   llm-arena train self-play --env naming-v0 --model smollm2-135m --steps 25
   llm-arena COMMAND --help
 """

@@ -17,6 +17,10 @@ _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _BRACKETED = re.compile(r"\[([^\[\]\n]*)\]")
 _LINE = re.compile(r"\b(?:ACTION|MOVE|ANSWER)\s*:[ \t]*([^\n]*)")
 _CLAUSE_END = re.compile(r"[.;,!?](?:\s|$)")
+_BRACE = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
+_CURRENCY = "$\u20ac\u00a3"
+_NUMERIC = re.compile(rf"(?<![\w.])[-\u2212]?(?:\\?[{_CURRENCY}])?-?\.?[0-9](?:[0-9.,:/]*[0-9])?")
+_PLAIN_NUMBER = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?|[0-9]+/[0-9]+")
 _WRAPPING = " \t\r\n*_`\"'\u201c\u201d\u2018\u2019.,;:!?"
 
 
@@ -104,6 +108,67 @@ def _line_answers(text: str, names: Collection[str]) -> list[str]:
         answers.append(first)
         answers += [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", normalize(" ".join(rest)))]
     return answers
+
+
+def read_tagged(text: str, tag: str) -> str | None:
+    """Returns what stands in the last complete `<tag>...</tag>`, stripped, or None if nothing does.
+
+    Of several answers the last counts, as of several boxes: who thinks aloud corrects itself forwards, and nobody is
+    right by trying two. An empty tag answers nothing, and takes back nothing.
+
+    >>> read_tagged("<answer>5</answer>, no: <answer> 7 </answer>", "answer")
+    '7'
+    >>> read_tagged("<answer></answer> <answer>8", "answer") is None
+    True
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    found: str | None = None
+    for piece in text.split(closing)[:-1]:  # each of these is followed by a closing tag
+        _, opened, inside = piece.rpartition(opening)
+        if opened and inside.strip():
+            found = inside.strip()
+    return found
+
+
+def boxed(text: str) -> str | None:
+    r"""Returns what stands in the last complete `\boxed{...}`, stripped, or None if nothing does. Braces balance.
+
+    >>> boxed(r"so \boxed{\frac{3}{7}}")
+    '\\frac{3}{7}'
+    >>> boxed(r"\boxed{\frac{5}{6") is None
+    True
+    """
+    found: str | None = None
+    opened: list[int | None] = []  # where the content of each open box begins; None for a plain brace
+    for brace in _BRACE.finditer(text):
+        if brace.group()[-1] == "{" and brace.group() != "\\{":
+            opened.append(brace.end() if brace.group() != "{" else None)
+        elif brace.group() == "}" and opened:
+            begin = opened.pop()
+            if begin is not None and text[begin : brace.start()].strip():
+                found = text[begin : brace.start()].strip()  # of a box in a box the outer one closes last
+    return found
+
+
+def final_number(text: str) -> str | None:
+    """Returns the last number of `text` without its currency sign and thousands separators, or None.
+
+    A sign counts unless a digit or a letter stands before it. A last number that is more than one (`3:30`) is none,
+    and no earlier one takes its place.
+
+    >>> final_number("First 240 - 182 = 58. They earn $1,250, before tax")
+    '1250'
+    >>> final_number("It falls to -4 degrees.")
+    '-4'
+    """
+    numerics = _NUMERIC.findall(text)
+    if not numerics:
+        return None
+    last = re.sub(rf"[\\{_CURRENCY}]", "", numerics[-1]).replace("\u2212", "-")
+    digits = last.lstrip("-")
+    if len(last) - len(digits) > 1 or not _PLAIN_NUMBER.fullmatch(digits):
+        return None
+    return last.replace(",", "")
 
 
 def printable(text: str) -> str:

@@ -45,14 +45,49 @@ def test_a_round_robin_plays_every_pair_on_every_start_with_one_seed() -> None:
     assert len(matches) == 2 * 3 * 2
     pairs = Counter(tuple(sorted(match.entrants.values())) for match in matches)
     assert pairs == dict.fromkeys(combinations("ABC", 2), 4)
-    seeds = {match.block.partition(":")[0]: set[int]() for match in matches}
+    seeds = {match.block.split("|")[1]: set[int]() for match in matches}
     for match in matches:
-        seeds[match.block.partition(":")[0]].add(match.seed)
+        seeds[match.block.split("|")[1]].add(match.seed)
     assert [len(found) for found in seeds.values()] == [1, 1]
     assert len(set.union(*seeds.values())) == 2
     assert len({match.id for match in matches}) == len(matches)
     assert matches == round_robin([KUHN, KUHN], ["A", "B", "C"], seed=3)
     assert matches != round_robin([KUHN, KUHN], ["A", "B", "C"], seed=4)
+
+
+def test_entrants_and_blocks_added_later_change_no_match_that_was_planned() -> None:
+    few = round_robin([NAMING], ["A", "C", "D"], blocks=2, seed=1, pool="p")
+    more = round_robin([NAMING], ["D", "C", "B", "A"], blocks=3, seed=1, pool="p")
+    by_id = {match.id: match for match in more}
+    assert [by_id[match.id] for match in few] == few
+    assert len(by_id) == len(more) == 4 * 3 * 3
+    assert {match.pool for match in more} == {"p"}
+
+
+def test_blocks_beyond_the_starts_use_them_again_with_new_seeds() -> None:
+    other = EnvSpec(id="naming-v0", kwargs={"namers": 3, "topic": "book shop"})
+    matches = round_robin([NAMING, other], ["A", "B", "C"], blocks=4)
+    starts = {match.seed: match.spec.kwargs["topic"] for match in matches}
+    assert list(starts.values()) == ["tea house", "book shop", "tea house", "book shop"]
+
+
+def test_with_three_seats_the_order_round_the_table_varies() -> None:
+    circles = set()
+    for match in round_robin([NAMING], ["A", "B", "C"], blocks=20):
+        seated = "".join(match.entrants.values())
+        start = seated.index("A")
+        circles.add(seated[start:] + seated[:start])
+    assert circles == {"ABC", "ACB"}
+
+
+def test_alone_an_entrant_holds_all_seats_on_the_same_starts_as_the_others() -> None:
+    matches = round_robin([NAMING], ["A", "B"], blocks=3, alone=True)
+    assert [set(match.entrants.values()) for match in matches] == [{"A"}, {"B"}] * 3
+    assert [len(match.entrants) for match in matches] == [3] * 6
+    assert len({match.block for match in matches}) == 6
+    assert len({match.seed for match in matches}) == 3
+    solo = round_robin([EnvSpec(id="naming-v0", kwargs={"namers": 1})], ["A"], alone=True)
+    assert [match.entrants for match in solo] == [{"namer_0": "A"}]
 
 
 @pytest.mark.parametrize(

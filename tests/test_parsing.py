@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llm_arena.parsing
-from llm_arena.parsing import IllegalReply, printable, quote, read_choice, strip_thinking
+from llm_arena.parsing import (
+    IllegalReply,
+    boxed,
+    final_number,
+    printable,
+    quote,
+    read_choice,
+    read_tagged,
+    strip_thinking,
+)
 from llm_arena.types import Cause, Reply
 
 LEGAL = ["a1", "b2", "c3"]
@@ -109,3 +118,75 @@ def test_strip_thinking_refuses_an_open_block():
     with pytest.raises(IllegalReply) as bad:
         strip_thinking("<think>hm")
     assert bad.value.cause is Cause.UNPARSABLE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"so \boxed{\frac{3}{7}}", r"\frac{3}{7}"),  # ms-swift PR 10147
+        (r"\boxed{8}? no, carry. \boxed{11} {done}", "11"),
+        (r"\boxed{\frac{5}{6", None),
+        (r"\boxed{\{1,4\}}", r"\{1,4\}"),
+        (r"$$\boxed{\text{C}}$$", r"\text{C}"),
+        (r"\boxed {4}", "4"),
+        (r"\boxed{4} or \boxed{5", "4"),
+        (r"\boxed{5 or \boxed{4}", "4"),
+        (r"\boxed{\boxed{4}}", r"\boxed{4}"),
+        (r"\boxed{} ", None),
+        (r"}} \boxed{3}", "3"),
+        ("4", None),
+    ],
+)
+def test_the_last_complete_box_counts(text, expected):
+    assert boxed(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Beirut", None),  # Search-R1 issue 79, Visual-RFT issue 176
+        ("<answer>Oslo</answer>", "Oslo"),
+        ("<answer></answer>", None),
+        ("<answer> \n </answer>", None),
+        ("<answer>Oslo</answer> <answer>Rome</answer>", "Rome"),
+        ("<answer>Oslo</answer> <answer></answer>", "Oslo"),
+        ("<answer>Oslo</answer> <answer>Ro", "Oslo"),
+        ("<answer>Oslo <answer>Rome</answer>", "Rome"),
+        ("<answer>Oslo</answer></answer>", "Oslo"),
+        ("</answer>Oslo<answer>", None),
+        ("<answers>Oslo</answers>", None),
+        ("<answer>\nOslo\n</answer>", "Oslo"),
+    ],
+)
+def test_the_last_complete_tag_counts(text, expected):
+    assert read_tagged(text, "answer") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("So there are 36 marbles, in total.", "36"),  # helm issue 4337, lm-evaluation-harness issue 3214
+        ("It falls to -4 degrees.", "-4"),
+        ("It falls to \u22124 degrees.", "-4"),
+        ("She pays $41.00.", "41.00"),
+        ("They earn $1,250, before tax", "1250"),
+        ("First 240 - 182 = 58 ... Final answer: **58**", "58"),
+        ("no idea, sorry", None),
+        ("She lost -$5", "-5"),
+        ("10-4", "4"),
+        ("it is 3/7", "3/7"),
+        ("about .5", ".5"),
+        ("240, but at 3:30", None),
+        ("1,2,3", None),
+        ("v2", None),
+        (",", None),
+    ],
+)
+def test_the_final_number_of_prose(text, expected):
+    assert final_number(text) == expected
+
+
+@given(st.text(alphabet="\\boxed{}<answer>/0123.,$- \n"))
+def test_any_text_has_an_answer_or_none(text):
+    for found in (boxed(text), read_tagged(text, "answer"), final_number(text)):
+        assert found is None or found.strip()

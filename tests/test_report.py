@@ -25,7 +25,8 @@ from llm_arena.report.settings import command, settings_of
 from llm_arena.report.summary import duration, notices, verdict
 from llm_arena.trace_file import TraceWriter
 from llm_arena.training import run_folder
-from llm_arena.training.config import TrainConfig, parse
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.config_parse import parse
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Message, Outcome, SeatInfo, Trace, Turn
 
 FILES = ("config.json", "metrics.jsonl", "traces.jsonl", "results.json")

@@ -17,7 +17,8 @@ import torch
 
 from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
 from llm_arena.training import checkpoint
-from llm_arena.training.config import TrainConfig, differences, fingerprint, parse
+from llm_arena.training.config import TrainConfig, differences, fingerprint
+from llm_arena.training.config_parse import parse
 from llm_arena.training.run_folder import RunFolder
 from llm_arena.training.sources import DealtSource, ListSource, derive_seed, digest, env_arguments, read_starts
 from llm_arena.training.whole_folder import write_whole

@@ -12,7 +12,8 @@ import sys
 
 from llm_arena.cli import guarded
 from llm_arena.errors import UsageError
-from llm_arena.training.config import TrainConfig, parse
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.config_parse import parse
 
 DEFAULTS = TrainConfig(
     env="tic-tac-toe-v0", opponent="random-legal", starts_per_step=16, max_new_tokens=8, illegal="random_legal"

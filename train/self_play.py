@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 
 from llm_arena.cli import guarded
-from llm_arena.training.config import TrainConfig, parse
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.config_parse import parse
 
 
 def main(argv: list[str] | None = None) -> int:

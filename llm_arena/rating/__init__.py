@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_arena.rating.counts import Record, standings, total_rewards, wilson, win_rate
+from llm_arena.rating.counts import Record, records, standings, total_rewards, wilson, win_rate
 from llm_arena.rating.rows import MatchRow, SeatRow, Status, match_row
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "SeatRow",
     "Status",
     "match_row",
+    "records",
     "standings",
     "total_rewards",
     "wilson",

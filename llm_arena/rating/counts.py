@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import NormalDist
 
 import msgspec
 
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.rating.rows import MatchRow, SeatRow
+
+_COUNTS = ("wins", "draws", "losses", "forfeits", "truncated", "void")
+"""What a record counts."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,34 +89,29 @@ def win_rate(rows: Iterable[MatchRow], entrant: str, opponent: str | None = None
                 f'no match has an entrant named "{name}"; there are: {", ".join(sorted(known)) or "none"}.'
                 + did_you_mean(name, known)
             )
-    wins = draws = losses = forfeits = truncated = void = 0
+    counts = dict.fromkeys(_COUNTS, 0)
     for row in rows:
         for own, other in _pairs(row, entrant, opponent):
-            if row.status == "void":
-                void += 1
-            elif own.rank is not None and other.rank is not None:
-                wins += own.rank < other.rank
-                draws += own.rank == other.rank
-                losses += own.rank > other.rank
-                forfeits += own.forfeited
-                truncated += row.status == "truncated"
-    return Record(
-        entrant=entrant,
-        opponent=opponent,
-        wins=wins,
-        draws=draws,
-        losses=losses,
-        forfeits=forfeits,
-        truncated=truncated,
-        void=void,
-    )
+            _count(counts, row, own, other)
+    return _record(entrant, opponent, counts)
 
 
-def standings(rows: Sequence[MatchRow]) -> list[Record]:
+def records(rows: Iterable[MatchRow]) -> dict[str, Record]:
+    """Returns the record of every entrant against all others, in one pass over the rows."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        for own in row.seats.values():
+            counts = found.setdefault(own.entrant, dict.fromkeys(_COUNTS, 0))
+            for other in row.seats.values():
+                if other.entrant != own.entrant:
+                    _count(counts, row, own, other)
+    return {entrant: _record(entrant, None, counts) for entrant, counts in found.items()}
+
+
+def standings(rows: Iterable[MatchRow]) -> list[Record]:
     """Returns the record of every entrant against all others, best win rate first; without results last."""
-    entrants = {seat.entrant for row in rows for seat in row.seats.values()}
-    records = [win_rate(rows, entrant) for entrant in sorted(entrants)]
-    return sorted(records, key=lambda record: -record.rate if record.n else math.inf)
+    found = sorted(records(rows).values(), key=lambda record: record.entrant)
+    return sorted(found, key=lambda record: -record.rate if record.n else math.inf)
 
 
 def total_rewards(rows: Iterable[MatchRow]) -> dict[str, float]:
@@ -125,6 +123,20 @@ def total_rewards(rows: Iterable[MatchRow]) -> dict[str, float]:
     return totals
 
 
+def _count(counts: dict[str, int], row: MatchRow, own: SeatRow, other: SeatRow) -> None:
+    """Adds what came of one pair of seats to the counts of the first."""
+    if row.status == "void":
+        counts["void"] += 1
+    elif own.rank is not None and other.rank is not None:
+        counts["wins" if own.rank < other.rank else "draws" if own.rank == other.rank else "losses"] += 1
+        counts["forfeits"] += own.forfeited
+        counts["truncated"] += row.status == "truncated"
+
+
+def _record(entrant: str, opponent: str | None, counts: Mapping[str, int]) -> Record:
+    return msgspec.convert({"entrant": entrant, "opponent": opponent, **counts}, Record)
+
+
 def _pairs(row: MatchRow, entrant: str, opponent: str | None) -> Iterator[tuple[SeatRow, SeatRow]]:
     for own in row.seats.values():
         for other in row.seats.values():
@@ -132,4 +144,4 @@ def _pairs(row: MatchRow, entrant: str, opponent: str | None) -> Iterator[tuple[
                 yield own, other
 
 
-__all__ = ["Record", "standings", "total_rewards", "wilson", "win_rate"]
+__all__ = ["Record", "records", "standings", "total_rewards", "wilson", "win_rate"]

@@ -29,6 +29,9 @@ class SeatRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     "Return of the seat; None in a void match."
     forfeited: bool = False
     "Whether this seat's bad reply ended the match."
+    turns: int = 0
+    tokens: int = 0
+    "Sampled tokens over all turns; 0 for a player without tokens."
 
 
 class MatchRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,15 +45,18 @@ class MatchRow(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     seats: dict[str, SeatRow]
     reason: str = ""
+    pool: str = ""
+    "Matches of one pool are rated together: the same game, rules and size."
 
 
-def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "") -> MatchRow:
+def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "", pool: str = "") -> MatchRow:
     """Returns the row of a played match.
 
     Args:
         trace: the record of the match.
         entrants: who sat where, by seat.
         block: the seat-swapped set that the match belongs to; by default the trace's group.
+        pool: the pool that the match belongs to.
 
     Raises:
         UsageError: `entrants` names other seats than the trace has.
@@ -70,6 +76,7 @@ def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "") -> 
         seed=trace.seed,
         status=status,
         reason=_reason(trace),
+        pool=pool,
         seats={
             seat: SeatRow(
                 entrant=entrants[seat],
@@ -77,6 +84,8 @@ def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "") -> 
                 rank=ranks.get(seat),
                 reward=None if status == "void" else trace.returns.get(seat, 0.0),
                 forfeited=seat == culprit,
+                turns=sum(turn.seat == seat for turn in trace.turns),
+                tokens=sum(len(turn.completion_ids) for turn in trace.turns if turn.seat == seat),
             )
             for seat, info in trace.seats.items()
         },

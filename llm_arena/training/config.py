@@ -1,38 +1,29 @@
-"""Settings of a training run: defaults, then a TOML file (`--config`), then the command line."""
+"""Settings of a training run. `config_parse` reads them from files and the command line."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import io
-import itertools
 import json
 import math
-import re
-import tomllib
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
-import msgspec
 import tyro
 
 from llm_arena.engines.settings import EngineSettings
-from llm_arena.errors import UnknownName, UsageError, did_you_mean
+from llm_arena.errors import UsageError
 from llm_arena.training.credit import CreditBy, Estimator
 
 Divisor = Literal["constant", "tokens"]
 LossName = Literal["reinforce", "ppo_clip"]
 KlReference = Literal["ema", "initial"]
 PublishHow = Literal["auto", "adapter", "merged"]
-C = TypeVar("C", bound="TrainConfig")
 
 WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces", "tensorboard")
 """Settings that change neither samples nor weights: a resumed run may have others."""
-CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
 _EXAMPLE = """'{"namers": 4}'"""
 
 _COUNTS = (
@@ -295,119 +286,3 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     """Returns 8 hex digits that change with every setting that has an effect on the weights."""
     text = json.dumps({key: value for key, value in settings.items() if key not in WITHOUT_EFFECT}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "", default: C | None = None) -> C:
-    """Reads settings from the command line, over those of `--config FILE.toml`, over the defaults.
-
-    Args:
-        kind: the dataclass of settings.
-        argv: command line without the program's name.
-        prog: the program's name, for the help text.
-        description: the help text's first lines.
-        default: defaults that differ from the dataclass's own.
-
-    Raises:
-        UnknownName: a key that no setting has; the message suggests the nearest.
-        UsageError: a value that can't be read, or an unreadable TOML file.
-        SystemExit: after `--help`.
-    """
-    default = default if default is not None else kind()
-    known = _names(kind)
-    rest: list[str] = []
-    own_args: dict[str, Any] = {}
-    arguments = iter(argv)
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name == "--engine":  # the one setting of an engine that everybody needs
-            name, argument = "--engine.kind", f"--engine.kind{argument.removeprefix('--engine')}"
-        if name == "--config":
-            file = value or next(arguments, "")
-            if not file:
-                raise UsageError("--config needs a TOML file: --config FILE.toml")
-            default = _from_toml(default, Path(file))
-            continue
-        key = re.sub(r"^--(no-)?", "", name).replace("-", "_")
-        if name.startswith("--engine.") and key not in known:
-            text = value if equals else next(arguments, None)
-            if text is None:
-                raise UsageError(f"{name} needs a value")
-            own_args[key.removeprefix("engine.")] = _value(text)
-            continue
-        if name.startswith("--") and key not in known | {"steps", "help"}:
-            near = did_you_mean(key, [*known, "steps", "config"]).replace("_", "-").replace('"', "`")
-            raise UnknownName(f"unknown option {name}.{near.replace('`', '`--', 1)} (--help lists all)")
-        rest.append(argument)
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            found = tyro.cli(kind, prog=prog, description=f"{description}\n\n{CONFIG_HELP}", default=default, args=rest)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UsageError(f"{_first_paragraph(complaint.getvalue())} (--help lists all)") from None
-    return dataclasses.replace(found, engine=found.engine.with_args(own_args)) if own_args else found
-
-
-def _nested(default: Any, table: Any, where: str) -> Any:
-    """Returns the settings of a nested table over its defaults; what an engine doesn't know is vLLM's own."""
-    if isinstance(table, str) and isinstance(default, EngineSettings):
-        table = {"kind": table}
-    if not isinstance(table, dict):
-        raise UsageError(f'{where} = {table!r}; expected a table, e.g. [engine] with kind = "vllm"')
-    names = {field.name for field in dataclasses.fields(default)}
-    given = {key.replace("-", "_"): value for key, value in table.items()}
-    others = {key: value for key, value in given.items() if key not in names}
-    if others and not isinstance(default, EngineSettings):
-        name = next(iter(others))
-        raise UnknownName(f"{where}: unknown key {name!r}.{did_you_mean(name, names)}")
-    found = dataclasses.replace(default, **{key: value for key, value in given.items() if key in names})
-    return found.with_args(others) if others else found
-
-
-def _names(kind: type) -> set[str]:
-    """Returns the names of all settings, those of nested tables with a dot."""
-    names: set[str] = set()
-    for name, hint in get_type_hints(kind).items():
-        nested = isinstance(hint, type) and dataclasses.is_dataclass(hint)
-        names |= {f"{name}.{inner}" for inner in _names(hint)} if nested else {name}
-    return names
-
-
-def _value(text: str) -> Any:
-    """Reads a value for vLLM: JSON where it is some (2048, true, 0.5), else the text itself."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def _first_paragraph(boxed: str) -> str:
-    """Returns the first paragraph of a boxed, wrapped message as one line."""
-    lines = [line.strip(" │╭╰╮╯") for line in boxed.splitlines()][1:]
-    paragraph = " ".join(itertools.takewhile(lambda line: line and not line.startswith("─"), lines))
-    return re.sub(r"^Error parsing \w+Config: ", "", paragraph) or "the command line could not be read"
-
-
-def _from_toml(default: C, path: Path) -> C:
-    hints = get_type_hints(type(default))
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"--config {path}: can't be read ({error.strerror}); give a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path}: not valid TOML: {error}") from None
-    aliased = {"num_steps" if key == "steps" else key.replace("-", "_"): value for key, value in table.items()}
-    for key, value in aliased.items():
-        if key not in hints:
-            raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, hints)}")
-        try:
-            if dataclasses.is_dataclass(hints[key]):
-                aliased[key] = _nested(getattr(default, key), value, f"--config {path}: {key}")
-            elif key in ("env_args", "roster") and isinstance(value, dict):
-                json.dumps(value)  # TOML's dates and times are no JSON
-            elif get_origin(hints[key]) is not Literal:  # choices are checked, and listed, by the dataclass
-                msgspec.convert(value, hints[key])
-        except (msgspec.ValidationError, TypeError) as error:
-            raise UsageError(f"--config {path}: {key} = {value!r} does not fit: {error}") from None
-    return dataclasses.replace(default, **aliased)

@@ -1,0 +1,283 @@
+"""A board: entrants, games and a seed, from which every match that is to be played follows.
+
+name = "kuhn"
+matches = 200                 # for every two entrants and each game
+anchor = "random"             # has 1000 points; without an anchor, the mean has
+
+[engine]                      # what serves the models: kind, devices, dtype, and vLLM's own arguments
+kind = "transformers"
+
+[[entrants]]
+name = "random"
+agent = "random-legal"        # all other keys are settings of the agent, e.g. max_new_tokens = 24
+
+[[games]]                     # each game is a pool of its own: ratings of two games don't mix
+id = "kuhn-poker-v0"
+args = {retries = 1}
+starts = []                   # arguments that differ from block to block, e.g. [{topic = "tea"}, {topic = "ink"}]
+seating = "versus"            # "self": each entrant holds all seats, for games that are played together
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from llm_arena.engines.settings import EngineSettings
+from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
+from llm_arena.matchmaking import Match, round_robin
+from llm_arena.rating.bradley_terry import PRIOR_SD
+from llm_arena.registry import make
+from llm_arena.types import EnvSpec, Json
+
+Seating = Literal["versus", "self"]
+_T = TypeVar("_T")
+_ENTRANT = ("name", "agent")
+_SECRET = re.compile(r"(^|_)(token|secret|password|key)$")
+
+
+class BoardError(ArenaError, ValueError):
+    """A board's folder can't be used: it holds other matches, or something in it can't be read."""
+
+
+class Entrant(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is ranked: an agent with its settings. Two settings of one model are two entrants."""
+
+    name: str
+    agent: str
+    "An agent string, e.g. `random-legal` or `smollm2-135m`."
+    settings: dict[str, Json] = {}
+    "Of the agent, e.g. `{'max_new_tokens': 24}`."
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits that change with the agent and its settings, and not with the name."""
+        return digest({"agent": self.agent, "settings": self.settings})
+
+
+class Game(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool: a game with fixed rules, whose matches are rated together."""
+
+    id: str
+    name: str = ""
+    "Of the pool; by default the id."
+    args: dict[str, Json] = {}
+    "Arguments of the game, the same in all matches."
+    starts: list[dict[str, Json]] = []
+    "Further arguments, used in turn block by block; none: all blocks have the same."
+    seating: Seating = "versus"
+
+    @property
+    def pool(self) -> str:
+        """The pool's name."""
+        return self.name or self.id
+
+    def specs(self) -> list[EnvSpec]:
+        """Returns the spec of each start, with all arguments of the game, so that a changed default is a change."""
+        return [make(self.id, **{**self.args, **start}).spec for start in self.starts or [{}]]
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides a leaderboard."""
+
+    name: str
+    summary: str = ""
+    entrants: list[Entrant]
+    games: list[Game]
+    matches: int = 100
+    "For each set of entrants that meets (each pair, with two seats) in each game; rounded up to whole blocks."
+    seed: int = 0
+    anchor: str | None = None
+    prior_sd: float = PRIOR_SD
+    "Spread of strengths before any match, in nats."
+    engine: EngineSettings = EngineSettings()
+
+    def __post_init__(self) -> None:
+        """Checks names and numbers.
+
+        Raises:
+            UsageError: a name is missing, can't be used or stands there twice, or a number is out of range.
+            UnknownName: the anchor is no entrant.
+        """
+        for what, names in (
+            ("entrant", [entrant.name for entrant in self.entrants]),
+            ("game", [game.pool for game in self.games]),
+        ):
+            if not names:
+                raise UsageError(f"board {self.name}: no {what} is given; add a table [[{what}s]]")
+            for name in names:
+                if not name or "|" in name or not name.isprintable():
+                    raise UsageError(
+                        f"board {self.name}: {name!r} is no name for a {what}; use printable text without |"
+                    )
+                if names.count(name) > 1:
+                    raise UsageError(f'board {self.name}: two {what}s are called "{name}"; give each a name of its own')
+        for key in [*self.engine.vllm_args(), *(key for entrant in self.entrants for key in entrant.settings)]:
+            if _SECRET.search(key):
+                raise UsageError(
+                    f'board {self.name}: the setting "{key}" looks like a secret, and boards are written into files'
+                    " that others read; give it in an environment variable"
+                )
+        if self.matches < 1:
+            raise UsageError(f"board {self.name}: matches = {self.matches}; expected 1 or more")
+        if not 0 < self.prior_sd < float("inf"):
+            raise UsageError(f"board {self.name}: prior_sd = {self.prior_sd}; expected a number above 0, in nats")
+        players = [entrant.name for entrant in self.entrants]
+        if self.anchor is not None and self.anchor not in players:
+            raise UnknownName(
+                f'board {self.name}: the anchor "{self.anchor}" is no entrant.{did_you_mean(self.anchor, players)}'
+                f" There are: {', '.join(players)}"
+            )
+
+    def schedule(self) -> dict[str, list[Match]]:
+        """Returns the matches of each pool, in the order in which they are played.
+
+        Raises:
+            UsageError, UnknownName: a game can't be made like this, or has more seats than there are entrants.
+        """
+        players = [entrant.name for entrant in self.entrants]
+        found = {}
+        for game in self.games:
+            specs = game.specs()
+            seats = len(make(game.id, **specs[0].kwargs).possible_agents)
+            alone = game.seating == "self" or seats == 1
+            blocks = self.matches if alone else -(-self.matches // seats)
+            found[game.pool] = round_robin(specs, players, blocks=blocks, seed=self.seed, pool=game.pool, alone=alone)
+        return found
+
+    def rounded(self) -> list[str]:
+        """Returns a line for each game in which whole blocks make more matches than were asked for."""
+        lines = []
+        for game in self.games:
+            spec = game.specs()[0]
+            seats = len(make(spec.id, **spec.kwargs).possible_agents)
+            if game.seating == "versus" and seats > 1 and self.matches % seats:
+                up = -(-self.matches // seats) * seats
+                lines.append(f"{game.pool}: {self.matches} matches are rounded up to {up}, whole blocks of {seats}")
+        return lines
+
+
+def digest(value: Json) -> str:
+    """Returns 16 hex digits of a JSON value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def shelf() -> dict[str, Path]:
+    """Returns the boards of the `leaderboards/` shelf by name."""
+    spec = importlib.util.find_spec("llm_arena.leaderboards")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return {file.stem: file for folder in folders for file in sorted(Path(folder).glob("*.toml"))}
+
+
+def read_board(path: Path) -> Board:
+    """Reads a board's TOML file.
+
+    Raises:
+        UsageError: the file can't be read, a value doesn't fit, or a key is missing.
+        UnknownName: a key that no board has.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read ({error.strerror}); give a board's TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    return board_of(table, name=path.stem, where=str(path))
+
+
+def board_of(table: Mapping[str, Any], *, name: str, where: str) -> Board:
+    """Returns the board that a TOML table describes.
+
+    Args:
+        table: as read from a file.
+        name: the board's name, if the table has none.
+        where: what to call the table in errors.
+
+    Raises:
+        UsageError, UnknownName: as `read_board`.
+    """
+    _check_keys(table, Board.__struct_fields__, where)
+    entrants = [
+        entrant_table(item, where=f"{where}, entrant {number}")
+        for number, item in enumerate(_tables(table, "entrants", where), start=1)
+    ]
+    games = _tables(table, "games", where)
+    for number, item in enumerate(games, start=1):
+        _check_keys(item, Game.__struct_fields__, f"{where}, game {number}")
+    engine = _engine(table.get("engine", {}), where)
+    board = _convert({"name": name, **table, "entrants": entrants, "games": games, "engine": engine}, Board, where)
+    # Built again, because msgspec leaves defaults out of what it makes, and a manifest is to show them.
+    return msgspec.structs.replace(board, engine=dataclasses.replace(board.engine))
+
+
+def entrant_table(item: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """Returns an entrant's table with its settings apart from its name and agent; its name is by default its agent.
+
+    Raises:
+        UsageError: the agent is missing.
+    """
+    if not isinstance(item.get("agent"), str):
+        near = did_you_mean("agent", item)
+        raise UsageError(f'{where}: a key "agent" with an agent string is missing, e.g. agent = "random-legal".{near}')
+    settings = {key: value for key, value in item.items() if key not in _ENTRANT}
+    return {"name": item.get("name", item["agent"]), "agent": item["agent"], "settings": settings}
+
+
+def _engine(table: Any, where: str) -> dict[str, Any]:
+    """Returns a table [engine] with vLLM's own arguments apart from our settings."""
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: engine must be a table [engine], got {table!r}")
+    known = [field.name for field in dataclasses.fields(EngineSettings) if field.name != "args"]
+    own = {key: str(value) if key == "devices" else value for key, value in table.items() if key in known}
+    rest = {key: value for key, value in table.items() if key not in known}
+    for key in rest:
+        if own.get("kind", "transformers") == "transformers":
+            near = did_you_mean(key, known)
+            raise UnknownName(f"{where}: unknown key engine.{key}.{near} It is no setting of the transformers engine.")
+    return {**own, "args": json.dumps(rest, sort_keys=True)}
+
+
+def _tables(table: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    items = table.get(key, [])
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+        raise UsageError(f"{where}: {key} must be tables, each headed [[{key}]]")
+    return items
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise UnknownName(f"{where}: unknown key {key!r}.{did_you_mean(key, known)} There are: {', '.join(known)}")
+
+
+def _convert(table: Mapping[str, Any], kind: type[_T], where: str) -> _T:
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ArenaError):  # of a check of our own, which says more
+            raise error.__cause__ from None
+        raise UsageError(f"{where}: {error}") from None
+
+
+__all__ = [
+    "Board",
+    "BoardError",
+    "Entrant",
+    "Game",
+    "Seating",
+    "board_of",
+    "digest",
+    "entrant_table",
+    "read_board",
+    "shelf",
+]

@@ -1,0 +1,162 @@
+"""Tables: what they count, what they warn of, and how they are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_arena.boards.formats import to_csv, to_markdown, to_text
+from llm_arena.boards.table import Row, Table, make_table
+from llm_arena.rating import MatchRow, SeatRow, wilson
+from llm_arena.types import EnvSpec
+
+SPEC = EnvSpec(id="game-v0")
+
+
+def row(number: int, seats: list[tuple[str, int | None, float]], **changes: Any) -> MatchRow:
+    given: dict[str, Any] = {"id": f"m{number}", "block": f"b{number}", "seed": number, "status": "finished"}
+    extra = changes.pop("seat", {})
+    places = {
+        f"player_{i}": SeatRow(entrant=name, role="player", rank=rank, reward=reward, **extra)
+        for i, (name, rank, reward) in enumerate(seats)
+    }
+    return MatchRow(spec=SPEC, seats=places, pool="p", **given | changes)
+
+
+def wins(one: str, other: str, count: int, start: int = 0) -> list[MatchRow]:
+    return [row(start + i, [(one, 1, 1.0), (other, 2, -1.0)]) for i in range(count)]
+
+
+def table(rows: list[MatchRow], entrants: str = "AB", planned: int | None = None, **changes: Any) -> Table:
+    given: dict[str, Any] = {"anchor": None, "prior_sd": 1.5, "planned": len(rows) if planned is None else planned}
+    return make_table("p", rows, entrants, **given | changes)
+
+
+def by_name(found: Table) -> dict[str, Row]:
+    return {row.entrant: row for row in found.rows}
+
+
+def test_counts_rates_and_rewards_by_hand() -> None:
+    rows = [*wins("A", "B", 3), row(3, [("B", 1, 1.0), ("A", 2, -1.0)]), row(4, [("A", 1, 0.0), ("B", 1, 0.0)])]
+    a = by_name(table(rows))["A"]
+    assert (a.wins, a.draws, a.losses, a.win_rate, a.matches) == (3, 1, 1, 0.7, 5)
+    assert (a.win_low, a.win_high) == pytest.approx(wilson(3.5, 5), abs=1e-6)
+    assert a.reward == pytest.approx(0.4)
+    # Five starts of one match: the plain t interval, t = 2.776 for 4 degrees of freedom.
+    values = np.array([1, 1, 1, -1, 0])
+    assert a.reward_half_width == pytest.approx(2.776445 * values.std(ddof=1) / math.sqrt(5), rel=1e-5)
+
+
+def test_matches_of_one_start_are_one_piece_of_luck() -> None:
+    alone = [row(i, [("A", None, float(i % 2))]) for i in range(8)]
+    twice = [row(i, [("A", None, float(i // 2 % 2))], seed=i // 2) for i in range(16)]
+    one, two = table(alone, "A").rows[0], table(twice, "A").rows[0]
+    assert two.reward_half_width == pytest.approx(one.reward_half_width)
+
+
+def test_a_table_without_rows_and_one_with_a_single_entrant() -> None:
+    assert table([], "").rows == []
+    found = table([], "A", planned=0)
+    assert [(row.entrant, row.rating, row.rank_low, row.status) for row in found.rows] == [
+        ("A", 1000, None, "no matches")
+    ]
+    for made in (table([], ""), found):
+        json.dumps(made.model, allow_nan=False)
+        assert to_text(made) and to_markdown(made) and to_csv(made.rows)
+
+
+def test_perfect_records_are_valid_json_and_say_what_they_are() -> None:
+    rows = [*wins("A", "B", 10), *wins("B", "C", 9, 10), *wins("C", "B", 3, 20), *wins("C", "D", 5, 30)]
+    found = table(rows, "ABCD")
+    assert [row.entrant for row in found.rows] == list("ABCD")
+    assert [row.status for row in found.rows] == [
+        "provisional, no upper bound",
+        "provisional",
+        "provisional",
+        "provisional, no lower bound",
+    ]
+    text = json.dumps([{f: getattr(row, f) for f in Row.__struct_fields__} for row in found.rows], allow_nan=False)
+    assert "NaN" not in text
+    json.dumps(found.model, allow_nan=False)
+
+
+def test_missing_and_void_matches_make_a_table_incomplete() -> None:
+    void = row(9, [("A", None, 0.0), ("B", None, 0.0)], status="void", reason="engine: EngineError")
+    found = table([*wins("A", "B", 3), void], planned=6)
+    assert found.warnings == [
+        "incomplete: 3 of the planned matches are missing, 1 of them void (mostly engine: EngineError); give the same"
+        " command again"
+    ]
+    assert (found.played, found.void, by_name(found)["A"].void, by_name(found)["A"].matches) == (3, 1, 1, 3)
+
+
+def test_groups_that_never_met_are_marked() -> None:
+    found = table([*wins("A", "B", 3), *wins("C", "D", 2, 3)], "ABCDE")
+    assert "2 groups that never met" in found.warnings[0]
+    groups = {name: row.status.rpartition(" ")[2] for name, row in by_name(found).items()}
+    assert groups["A"] == groups["B"] != groups["C"] == groups["D"]
+    assert by_name(found)["E"].status == "no matches"
+
+
+def test_matches_that_were_cut_off_are_told() -> None:
+    found = table([*wins("A", "B", 3), row(3, [("A", 1, 0.0), ("B", 1, 0.0)], status="truncated")])
+    assert found.warnings == ["matches that were cut off, and count as drawn where they had no outcome: 1"]
+
+
+def test_forfeits_and_tokens_are_counted_by_match_and_turn() -> None:
+    rows = [
+        row(0, [("A", 2, -1.0)], status="forfeit", seat={"forfeited": True, "turns": 2, "tokens": 9}),
+        row(1, [("A", 2, -1.0), ("B", 1, 1.0)], seat={"turns": 1, "tokens": 0}),
+    ]
+    a = by_name(table(rows))["A"]
+    assert (a.forfeits, a.tokens_per_turn) == (1, 3.0)
+    assert by_name(table(rows))["B"].tokens_per_turn is None
+
+
+def test_rewards_without_ranks_are_compared_on_the_same_starts() -> None:
+    # Starts differ far more than entrants do: only pairs of one start tell A from B.
+    rng = np.random.default_rng(0)
+    luck = rng.normal(scale=10, size=40)
+    rows = [
+        row(i, [("A", None, float(x + 1 + rng.normal(scale=0.1)))], id=f"a{i}", block=f"a{i}")
+        for i, x in enumerate(luck)
+    ]
+    rows += [row(i, [("B", None, float(x))], id=f"b{i}", block=f"b{i}") for i, x in enumerate(luck)]
+    found = table(rows)
+    assert not found.rated and found.model is None
+    assert [(row.entrant, row.rank_low, row.rank_high, row.status) for row in found.rows] == [
+        ("A", 1, 1, ""),
+        ("B", 2, 2, ""),
+    ]
+    assert found.rows[0].reward_half_width is not None and found.rows[0].reward_half_width > 1
+    few = table([entry for entry in rows if entry.seed < 1])
+    assert [(row.rank_low, row.rank_high, row.status) for row in few.rows] == [(1, 2, "provisional")] * 2
+
+
+@pytest.mark.parametrize("starts, ranks", [(5, (1, 2)), (6, (1, 1))])
+def test_equal_differences_are_sure_only_after_some_starts(starts: int, ranks: tuple[int, int]) -> None:
+    rows = [
+        row(i, [(name, None, reward)], id=f"{name}{i}")
+        for i in range(starts)
+        for name, reward in (("A", 1.0), ("B", 0.0))
+    ]
+    best = table(rows).rows[0]
+    assert (best.entrant, best.rank_low, best.rank_high) == ("A", *ranks)
+    assert best.reward_half_width is None  # not 0
+
+
+def test_formats_hold_names_that_look_like_markup() -> None:
+    name = '*bold* <b> [x](y), "q"'
+    found = table([row(0, [(name, 1, 1.0), ("B", 2, -1.0)])], [name, "B"])  # type: ignore[arg-type]
+    assert r"\*bold\* \<b\> \[x\](y)" in to_markdown(found)
+    read = list(csv.DictReader(io.StringIO(to_csv(found.rows))))
+    assert [entry["entrant"] for entry in read] == [name, "B"]
+    assert read[0]["rating"] == str(found.rows[0].rating)
+    lines = to_text(found).splitlines()
+    assert lines[2].index("rating") + len("rating") == lines[3].index(f"{found.rows[0].rating:.0f}") + 4
