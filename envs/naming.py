@@ -212,6 +212,7 @@ class Naming(ArenaEnv):
     id = "naming-v0"
     summary = "Several namers each invent a name for one topic; every two names are compared."
     roles = {"namer": (1, 16), "judge": (0, 16)}
+    officials = ("judge",)
     zero_sum = True
     simultaneous = True
     system = "You are a creative naming expert. Reply with just a name, nothing else."

@@ -162,7 +162,8 @@ class ThinkerVerifier(ArenaEnv):
         self.reward, self.weights, self.answer_format = reward, weights, answer_format
         algebraic = self.given_answer is not None and needs_algebra(self.given_answer)
         self.checker = checker or ("math" if algebraic else "exact")
-        if self.checker == "math":
+        self.slow = self.checker == "math"
+        if self.slow:
             require_algebra()  # now, and not in the middle of a game
 
     def begin(self, rng: np.random.Generator) -> str:

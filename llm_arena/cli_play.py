@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llm_arena.cli_parser import Parser, agent_spec, key_values
+from llm_arena.engines.settings import KINDS
 from llm_arena.errors import ArenaError, TraceError, UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import ending_line, episode_lines, spec_words, visible
 from llm_arena.types import Trace
@@ -23,6 +24,7 @@ def run_play(argv: list[str]) -> int:
     options = _play_parser().parse_intermixed_args(argv)
     from llm_arena.registry import make
     from llm_arena.rollout import play
+    from llm_arena.runtime import Runtime
     from llm_arena.trace_file import NotWritten
 
     kwargs = key_values(options.settings)
@@ -36,13 +38,15 @@ def run_play(argv: list[str]) -> int:
     size = _size(options.traces)
     lost: NotWritten | None = None
     try:
-        trace = play(
-            env,
-            agents,
-            seed=options.seed,
-            traces=options.traces,
-            **{name: value for name, value in settings.items() if value is not None},
-        )
+        with Runtime(engine=options.engine, max_open_episodes=1) as runtime:
+            trace = play(
+                env,
+                agents,
+                seed=options.seed,
+                runtime=runtime,
+                traces=options.traces,
+                **{name: value for name, value in settings.items() if value is not None},
+            )
     except NotWritten as error:  # a full disk must not cost a finished game: it is shown, then the error
         trace, lost = error.trace, error
     except (ArenaError, KeyboardInterrupt):
@@ -153,6 +157,9 @@ def _play_parser() -> Parser:
     parser.add_argument("--traces", metavar="FILE", help="append the episode to this file (JSON lines)")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="token cap of a model's reply")
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature of models; 0 is greedy")
+    parser.add_argument(
+        "--engine", choices=KINDS, default="transformers", help="what serves models (default: %(default)s)"
+    )
     return parser
 
 

@@ -77,6 +77,10 @@ class ArenaEnv(AECBooks):
     "Whether returns always sum to zero. With the `penalty` rule an instance says False."
     simultaneous: ClassVar[bool] = False
     "Whether each phase asks every seat at once; such games convert to PettingZoo's parallel API."
+    slow: bool = False
+    "Whether a step may take over 50 ms; then others play on meanwhile. With a slow setting an instance says True."
+    officials: ClassVar[tuple[str, ...]] = ()
+    "Roles that take no part in the contest: they are not ranked, and no entrant is rotated into them."
     hidden: ClassVar[tuple[str, ...]] = ()
     "Names of the attributes that hold what some seat may not know."
     system: ClassVar[str] = ""

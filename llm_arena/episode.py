@@ -107,6 +107,7 @@ class _Episode:
         self._plan = plan
         self._runtime = runtime
         self._threads = threads
+        self._slow = False
         self._run_seed = plan.seed if plan.run_seed is None else plan.run_seed
         seats = {
             # a seat's id is its role and a number
@@ -155,10 +156,11 @@ class _Episode:
         return self._recorder.void(failure)
 
     async def _env_work(self, work: Callable[[], _T]) -> _T:
-        return await self._runtime.call(work) if self._threads else work()
+        return await self._runtime.call(work) if self._threads or self._slow else work()
 
     def _begin(self) -> list[View]:
         self._env = make(self._plan.spec)
+        self._slow = self._env.slow
         seats = self._env.possible_agents
         if sorted(seats) != sorted(self._plan.agents):
             raise UsageError(f"{self._plan.spec.id} has the seats {seats}; agents sit in {list(self._plan.agents)}")

@@ -17,6 +17,7 @@ from llm_arena.boards.leaderboard import Leaderboard, rate
 from llm_arena.boards.match_file import read_rows
 from llm_arena.errors import EngineError, UnknownName, UsageError
 from llm_arena.recorder import verify
+from llm_arena.runtime import Runtime
 from llm_arena.trace_file import read_traces
 from llm_arena.types import Action, EnvSpec, PastTurn, Reply, View
 
@@ -91,6 +92,7 @@ def test_evaluate_takes_objects_tables_and_specs() -> None:
         (["random-legal", "optimal"], "kuhn-poker-v0", {"prior_sd": -1.0}, "prior_sd"),
         (["random-legal", "optimal"], "kuhn-poker-v0", {"anchor": "optima"}, 'Did you mean "optimal"'),
         (["random-legal", "optimum"], "kuhn-poker-v0", {}, 'Did you mean "optimal"'),
+        (["random-legal", "kuhn-poker-v0/optimal"], ["tic-tac-toe-v0"], {}, "can't play tic-tac-toe-v0; that has: opt"),
         (["random-legal", "optimal"], "kuhn-poker", {}, "no version"),
         ({"a": {"model": "x"}, "b": "optimal"}, "kuhn-poker-v0", {}, '"agent"'),
         ({"a": {"agent": "random-legal", "temprature": 1}, "b": "optimal"}, "kuhn-poker-v0", {}, "temprature"),
@@ -149,6 +151,19 @@ def test_the_same_call_plays_what_is_missing(tmp_path: Path) -> None:
     assert play_board(board(), folder=tmp_path).rows == found.rows
     assert path.read_bytes() == before
     assert len(json.loads((tmp_path / "manifest.json").read_text())["sessions"]) == 2
+
+
+def test_matches_without_a_trace_are_told(tmp_path: Path) -> None:
+    play_board(board(), folder=tmp_path)
+    path = tmp_path / "traces.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*whole[:4], b"no record\n", whole[5]]))
+    told = ["matches without a trace, which count but can't be read or replayed: 3"]
+    for found in (rate(tmp_path), play_board(board(), folder=tmp_path)):
+        assert (found.tables[0].warnings, found.tables[0].played) == (told, 8)
+    path.unlink()
+    assert rate(tmp_path).tables[0].warnings == [told[0].replace(": 3", ": 8")]
+    assert told[0].replace(": 3", ": 8") in (tmp_path / "leaderboard.md").read_text()
 
 
 def test_more_matches_entrants_and_games_play_only_what_is_new(tmp_path: Path) -> None:
@@ -246,6 +261,36 @@ def test_a_dead_engine_leaves_finished_matches_and_says_what_to_do(tmp_path: Pat
     assert found.tables[0].played == 200
     rows = lines(tmp_path / "matches.jsonl")
     assert [row for row in rows if row["id"] == kept[0]["id"]] == [kept[0]]
+
+
+class Model(Scripted):
+    """Scripted, and says that a model of its own speaks."""
+
+    def __init__(self, policy: str, *args: Any) -> None:
+        super().__init__(*args)
+        self.policy = self.name = policy  # type: ignore[assignment]
+
+
+def test_one_dead_engine_of_several_is_noticed_while_others_matches_go_on() -> None:
+    entrants = {
+        "dead": Model("dead-model", EngineError("gone"), range(1000)),
+        **{name: Model(name) for name in ("a", "b", "c", "d", "e")},
+    }
+    dead = r"the engine of dead-model failed 3 matches in a row \(EngineError: gone\)"
+    with Runtime(max_open_episodes=1) as runtime, pytest.raises(EngineError, match=dead):
+        llm_arena.evaluate(entrants, "kuhn-poker-v0", matches=100, runtime=runtime)
+
+
+def test_faults_that_come_now_and_then_do_not_end_a_board() -> None:
+    class Sometimes(Model):
+        async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
+            self.when = range(self.calls, self.calls + (self.calls % 5 == 0))
+            return await super().act(view, past)
+
+    entrants = {"now and then": Sometimes("m", EngineError("gone")), "random": "random-legal"}
+    with Runtime(max_open_episodes=1) as runtime:
+        found = llm_arena.evaluate(entrants, "kuhn-poker-v0", matches=60, runtime=runtime)
+    assert found.tables[0].void > 5
 
 
 def test_a_board_of_which_nothing_could_be_played_is_an_error() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -144,6 +146,47 @@ def test_of_rows_of_one_match_the_last_counts_unless_it_is_void(played: Path) ->
     found = read_rows(played / "matches.jsonl", PLANNED)
     assert len(found) == 6
     assert found[again["id"]].reason == "again"
+
+
+def test_a_full_disk_is_told_once_and_what_was_finished_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Full:
+        """The file of rows on a disk that takes three more."""
+
+        left = 3
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def write(self, data: Any) -> int:
+            if self.left == 0:
+                monkeypatch.setattr(Path, "write_text", full)
+                full()
+            self.left -= 1
+            return int(self.file.write(data))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    begin = MatchFile.__init__
+
+    def begin_full(file: MatchFile, *given: Any) -> None:
+        begin(file, *given)
+        file._file = Full(file._file)  # type: ignore[assignment]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MatchFile, "__init__", begin_full)
+        with pytest.raises(BoardError, match=r"matches.jsonl can't be written: No space left.* the same command again"):
+            play_board(BOARD, folder=tmp_path)
+    monkeypatch.undo()
+    assert len(rows_of(tmp_path)) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "matches.jsonl", "traces.jsonl"]
+    assert play_board(BOARD, folder=tmp_path).complete
+    assert len(rows_of(tmp_path)) == 6
 
 
 def test_two_programs_do_not_play_one_board(played: Path) -> None:

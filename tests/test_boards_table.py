@@ -160,3 +160,18 @@ def test_formats_hold_names_that_look_like_markup() -> None:
     assert read[0]["rating"] == str(found.rows[0].rating)
     lines = to_text(found).splitlines()
     assert lines[2].index("rating") + len("rating") == lines[3].index(f"{found.rows[0].rating:.0f}") + 4
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which() -> None:
+    found = table([*wins("A", "B", 3), *wins("B", "A", 2, 3)], planned=6)
+    whole = to_text(found)
+    assert to_text(found, 200) == whole
+    for columns in (90, 70, 60, 50):
+        text = to_text(found, columns)
+        assert max(map(len, text.splitlines())) <= columns
+        head = text.splitlines()[2].split()
+        assert {"rank", "entrant", "rating", "+-"} <= set(head)
+    assert text.endswith("\n  left out, for want of room: 95 %, reward, win\n  rate")
+    assert "  incomplete: 1 of the planned matches are\n  missing" in text
+    unrated = table([row(i, [(name, None, 1.0)], id=f"{name}{i}") for i in range(3) for name in "AB"])
+    assert to_text(unrated, 20).splitlines()[2].split() == ["rank", "entrant", "reward", "+-", "status"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import llm_arena
 from llm_arena.errors import ContextOverflow
 from llm_arena.recorder import sequences, verify
 from llm_arena.rollout import play
-from llm_arena.types import Action, Cause, Completion, Ending, EnvSpec, Reply
+from llm_arena.types import Action, Cause, Completion, Ending, EnvSpec, Move, Outcome, Reply
 from rollout_parts import (
     Says,
     Watched,
@@ -168,3 +169,27 @@ def test_a_game_that_ends_in_mid_phase_cancels_the_other_calls():
     trace = play(env, agents, seed=0)
     assert trace.outcome.reason == "skipped" and len(trace.turns) == 1
     assert Watched.inside == 0
+
+
+def test_a_slow_game_steps_off_the_loop_and_others_play_on(monkeypatch):
+    class Slow(llm_arena.ArenaEnv):
+        id = "slow-v0"
+        roles = {"player": 1}
+        slow = True
+
+        def begin(self, rng):
+            return "player_0"
+
+        def sample_reply(self, seat, rng):
+            return "x"
+
+        def resolve(self, seat, reply):
+            time.sleep(0.3)
+            return Move(outcome=Outcome(winners=[seat], reason=threading.current_thread().name))
+
+    monkeypatch.setattr(llm_arena.registry, "entries", dict(llm_arena.registry.entries))  # forgotten after this test
+    llm_arena.register(Slow.id, Slow)
+    began = time.monotonic()
+    traces = play_all([plan(k, {"player_0": Says("x")}, EnvSpec(id="slow-v0")) for k in range(8)])
+    assert time.monotonic() - began < 8 * 0.3
+    assert {trace.outcome.reason for trace in traces} == {"llm_arena-call"}

@@ -19,8 +19,11 @@ NAMING = EnvSpec(id="naming-v0", kwargs={"namers": 3, "topic": "tea house"})
 
 
 def play_all(matches: list[Match], agents: dict[str, str]) -> list[Trace]:
+    traces: dict[str, Trace] = {}
     with Runtime() as runtime:
-        return play_matches(matches, {name: make_agent(agent) for name, agent in agents.items()}, runtime)
+        players = {name: make_agent(agent) for name, agent in agents.items()}
+        play_matches(matches, players, runtime, lambda trace: traces.update({trace.id: trace}))
+    return [traces[match.id] for match in matches]
 
 
 def test_in_a_block_every_entrant_holds_every_seat_once() -> None:

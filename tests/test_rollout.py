@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 
 import msgspec
@@ -249,33 +248,6 @@ def test_two_batches_share_the_bound_and_neither_waits_for_the_others_end():
     quick_is_over = asyncio.Event()
     with Runtime(max_open_episodes=2) as runtime:
         runtime.run(main(runtime), timeout=20)
-
-
-def test_traces_are_handed_over_as_they_end_off_the_loops_thread():
-    seen = []
-
-    def on_trace(trace):
-        time.sleep(0.01)
-        seen.append((trace.id, threading.current_thread().name))
-
-    plans = [plan(k, Says("a", delay=0.1 * (3 - k))) for k in range(3)]
-    play_all(plans, on_trace=on_trace)
-    assert [name for name, _ in seen] == ["e2", "e1", "e0"]
-    assert "llm_arena-runtime" not in {thread for _, thread in seen}
-
-
-def test_a_record_that_cannot_be_written_stops_the_batch():
-    def full(trace):
-        raise OSError(28, "No space left on device")
-
-    async def main(runtime):
-        with pytest.raises(OSError, match="No space left"):
-            await play_many([plan(k, Watched("a", delay=0.01 + k)) for k in range(4)], runtime, on_trace=full)
-        assert len(asyncio.all_tasks()) == 1
-
-    with Runtime() as runtime:
-        runtime.run(main(runtime), timeout=5)
-    assert Watched.inside == 0
 
 
 def test_no_plans_no_traces():

@@ -7,6 +7,7 @@ taken.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from llm_arena.errors import TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
 from llm_arena.training.whole_folder import write_whole
+from llm_arena.types import Completion
 
 
 class Publisher:
@@ -96,10 +98,19 @@ class Publisher:
             seed: of sampling.
             tokens: how many to sample after each prompt.
         """
+        async def sample() -> list[Completion]:
+            wanted = [
+                self._engine.generate(
+                    list(prompt),
+                    Sampling(max_new_tokens=tokens, temperature=temperature, seed=seed + index),
+                    self._policy,
+                )
+                for index, prompt in enumerate(prompts)
+            ]
+            return list(await asyncio.gather(*wanted))
+
         pairs: list[tuple[float, float]] = []
-        for index, prompt in enumerate(prompts):
-            sampling = Sampling(max_new_tokens=tokens, temperature=temperature, seed=seed + index)
-            completion = self._runtime.run(self._engine.generate(list(prompt), sampling, self._policy))
+        for prompt, completion in zip(prompts, self._runtime.run(sample()), strict=True):
             own = self._learner.logprobs(prompt, completion.token_ids, temperature).tolist()
             pairs += zip(own, completion.logprobs, strict=True)
         return pairs

@@ -1,0 +1,132 @@
+"""Starting the real vLLM: its process and the end of it, its arguments."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llm_arena.engines import vllm_start
+from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.vllm_engine import VllmEngine
+from llm_arena.errors import EngineError, UnknownName, UsageError
+from llm_arena.models import random_model
+from vllm_parts import Served, model_folder
+
+PROGRAM = Path(__file__).parent / "programs" / "serve_tiny.py"
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
+
+
+# ---- the process -------------------------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def serving(tied: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], int]]]:
+    """Starts a program without a main guard that serves the tied model; returns it and the engine's process id."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(how: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-", str(tied)] if how == "stdin" else [sys.executable, str(PROGRAM), str(tied)]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        running.append(process)
+        assert process.stdin is not None and process.stdout is not None
+        if how == "stdin":
+            process.stdin.write(PROGRAM.read_text())
+            process.stdin.close()
+        return process, int(process.stdout.readline())
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_nothing_is_left_after_kill_9_of_the_parent(
+    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, pid = serving("stdin")  # which has no main module to import in a child
+    assert os.getsid(pid) == pid
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not alive(pid)
+
+
+def test_ctrl_c_closes_the_engine_and_ends_the_program(
+    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
+) -> None:
+    process, pid = serving("script")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+    _, errors = process.communicate(timeout=15)
+    assert process.returncode == 130, errors
+    assert errors.strip() == "llm-arena: interrupted"
+    assert not alive(pid)
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_vllms_own_arguments_are_checked_against_the_installed_version() -> None:
+    assert vllm_start.check_arguments({"max-model-len": 64}) == {"max_model_len": 64}
+    with pytest.raises(UnknownName, match="no engine argument 'max_model_length'. Did you mean \"max_model_len\""):
+        VllmEngine(EngineSettings(kind="vllm", args='{"max_model_length": 64}'))
+    with pytest.raises(UsageError, match=r"engine\.logprobs_mode is set by llm_arena"):
+        VllmEngine(EngineSettings(kind="vllm", args='{"logprobs_mode": "raw_logits"}'))
+    with pytest.raises(UsageError, match=r"engine\.tensor_parallel_size is set by llm_arena; use engine\.devices"):
+        VllmEngine(EngineSettings(kind="vllm", args='{"tensor_parallel_size": 2}'))
+
+
+def test_arguments_that_vllm_refuses_are_one_line(tied: Path) -> None:
+    for args, says in (
+        ({"max_num_batched_tokens": "much"}, "max_num_batched_tokens"),
+        ({"kv_cache_memory_bytes": 100}, "cache blocks"),
+    ):
+        served = Served(VllmEngine(EngineSettings(kind="vllm").with_args(args)))
+        with pytest.raises(EngineError, match=f"vLLM did not start: .*({says})") as caught:
+            served.publish("p", tied, 0)
+        assert "\n" not in str(caught.value)
+        served.runtime.close()
+        kept = re.search(r"all it said is in (\S+)\)", str(caught.value))
+        assert kept is None or Path(kept[1]).stat().st_size > 0
+
+
+def test_devices_that_the_build_does_not_have_are_refused(tied: Path) -> None:
+    with pytest.raises(UsageError, match="the installed vLLM is the CPU build"):
+        vllm_start.arguments(tied, EngineSettings(kind="vllm", devices="0"), max_lora_rank=0, sleeps=False)
+
+
+def test_memory_holds_at_least_one_whole_context(tmp_path: Path) -> None:
+    folder = random_model(tmp_path / "long", words=["a"], hidden_size=1024, layers=16, heads=8, max_positions=16384)
+    found = vllm_start.arguments(folder, EngineSettings(kind="vllm"), max_lora_rank=0, sleeps=False)
+    per_token = 2 * 16 * 8 * 128 * 4
+    assert vllm_start.kv_bytes_per_token(folder, 4) == per_token
+    assert found["max_model_len"] == 8192
+    assert found["kv_cache_memory_bytes"] == per_token * (8192 + 64)

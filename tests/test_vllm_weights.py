@@ -1,0 +1,140 @@
+"""Full weights in passing to the real vLLM, what the parity check catches, and the death of the engine's process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llm_arena.engines.base import Sampling
+from llm_arena.engines.vllm_engine import VllmEngine
+from llm_arena.errors import EngineError, TrainingError
+from llm_arena.models import random_model
+from llm_arena.training.learner import Learner
+from llm_arena.training.sync import Publisher
+from llm_arena.types import Completion
+from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def replaceable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An engine whose weights are replaced, with the learner and the publisher that do it."""
+    base = model_folder(tmp_path_factory.mktemp(request.param) / "model", tied=request.param == "tied")
+    engine = VllmEngine()
+    served = Served(engine)
+    learner = Learner.load(base)
+    folder = tmp_path_factory.mktemp("weights")
+    publisher = Publisher(learner, engine, served.runtime, policy="learner", folder=folder)
+    publisher.publish(0)
+    yield SimpleNamespace(served=served, engine=engine, learner=learner, publisher=publisher, kind=request.param)
+    served.runtime.close()
+
+
+# ---- full weights ------------------------------------------------------------------------------------------------
+
+
+def test_parity_holds_over_updates_of_full_weights(replaceable: Any) -> None:
+    for version in range(1, 4):
+        shake(replaceable.learner)
+        replaceable.publisher.publish(version)
+        assert check(replaceable.publisher, version) <= 1e-4
+        assert replaceable.served.ask(["learner"])[0].min_version == version
+
+
+def test_parity_catches_a_stale_output_head(replaceable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vLLM's own reload leaves behind: with tied embeddings the head computes with its old packed weights."""
+    client = replaceable.engine._llm
+    original = client.collective_rpc
+
+    async def plain_reload(method: str, args: tuple[Any, ...] = ()) -> Any:
+        return await original("reload_weights", kwargs={"weights_path": args[0]})
+
+    monkeypatch.setattr(client, "collective_rpc", plain_reload)
+    shake(replaceable.learner)
+    replaceable.publisher.publish(10)
+    if replaceable.kind == "tied":
+        with pytest.raises(TrainingError, match="does not serve the new weights"):
+            check(replaceable.publisher, 10)
+    else:
+        assert check(replaceable.publisher, 10) <= 1e-4
+    monkeypatch.undo()
+    replaceable.publisher.publish(11)
+    assert check(replaceable.publisher, 11) <= 1e-4
+
+
+def test_parity_catches_a_stale_prefix_cache(replaceable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget_nothing() -> bool:
+        return True
+
+    check(replaceable.publisher, 0)  # fills the cache
+    monkeypatch.setattr(replaceable.engine._llm, "reset_prefix_cache", forget_nothing)
+    shake(replaceable.learner)
+    replaceable.publisher.publish(20)
+    with pytest.raises(TrainingError, match="does not serve the new weights"):
+        check(replaceable.publisher, 20)
+    monkeypatch.undo()
+    replaceable.publisher.publish(21)
+    assert check(replaceable.publisher, 21) <= 1e-4
+
+
+def test_weights_are_replaced_between_requests_never_under_them(replaceable: Any) -> None:
+    engine, learner = replaceable.engine, replaceable.learner
+    replaceable.publisher.publish(30)
+    old = Learner.load(sorted(replaceable.publisher._folder.glob("v*"))[-1])
+
+    async def both() -> list[Completion]:
+        running = [
+            asyncio.ensure_future(engine.generate(prompt, Sampling(max_new_tokens=60, seed=k), "learner"))
+            for k, prompt in enumerate(PROMPTS)
+        ]
+        await asyncio.sleep(0.05)
+        await engine.publish("learner", new, 31)
+        return list(await asyncio.gather(*running))
+
+    shake(learner)
+    new = replaceable.publisher._folder / "new"
+    new.mkdir()
+    learner.save(new)
+    completions = replaceable.served.runtime.run(both(), timeout=60)
+    assert {(done.min_version, done.max_version) for done in completions} == {(30, 30)}
+    assert gap(old.model, completions, PROMPTS) <= 1e-4
+    assert gap(learner.model, replaceable.served.ask(["learner"]), PROMPTS) <= 1e-4
+
+
+def test_another_architecture_is_refused_and_the_old_weights_serve_on(replaceable: Any, tmp_path: Path) -> None:
+    replaceable.publisher.publish(40)
+    wider = random_model(tmp_path / "wider", words=["a"], hidden_size=128, heads=2)
+    with pytest.raises(EngineError, match="another model than the one that is served: "):
+        replaceable.served.publish("learner", wider, 41)
+    with pytest.raises(EngineError, match="has no config.json"):
+        replaceable.served.publish("learner", tmp_path / "nothing", 41)
+    assert check(replaceable.publisher, 40) <= 1e-4
+
+
+def test_a_killed_process_is_an_error_that_names_it_and_closing_still_works(replaceable: Any) -> None:
+    """Last of this engine's tests: it is dead afterwards."""
+    served, engine = replaceable.served, replaceable.engine
+
+    async def waits_while_it_dies() -> None:
+        running = asyncio.ensure_future(engine.generate([1], Sampling(max_new_tokens=2000), "learner"))
+        await asyncio.sleep(0.2)
+        os.kill(engine.pid, signal.SIGKILL)
+        await running
+
+    began = time.monotonic()
+    for call in (waits_while_it_dies, lambda: engine.generate([1], Sampling(max_new_tokens=1), "learner")):
+        with pytest.raises(EngineError, match=r"vLLM process \(pid \d+\) has died with exit code -9.*same command"):
+            served.runtime.run(call(), timeout=30)
+    with pytest.raises(EngineError, match="has died"):
+        replaceable.publisher.publish(50)
+    served.runtime.close()
+    with pytest.raises(EngineError, match="closed"):
+        asyncio.run(engine.generate([1], Sampling(max_new_tokens=1), "learner"))
+    assert time.monotonic() - began < 20
