@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +92,34 @@ def test_ctrl_c_closes_the_engine_and_ends_the_program(
     assert process.returncode == 130, errors
     assert errors.strip() == "llm-arena: interrupted"
     assert not alive(pid)
+
+
+def test_closing_while_it_starts_leaves_no_process(tied: Path) -> None:
+    served = Served(VllmEngine())
+    caught: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            served.publish("p", tied, 0)
+        except BaseException as error:  # looked at below
+            caught.append(error)
+
+    def engines() -> list[str]:
+        return [child.name for child in multiprocessing.active_children() if "EngineCore" in child.name]
+
+    before = engines()
+    starting = threading.Thread(target=publish)
+    starting.start()
+    end = time.monotonic() + 60
+    while engines() == before and time.monotonic() < end:
+        time.sleep(0.05)
+    assert engines() != before
+    began = time.monotonic()
+    served.runtime.close()
+    starting.join(10)
+    assert time.monotonic() - began < 15
+    assert len(caught) == 1 and isinstance(caught[0], asyncio.CancelledError | EngineError)
+    assert engines() == before
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------------

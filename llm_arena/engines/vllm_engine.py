@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import multiprocessing
 import shutil
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,6 +100,8 @@ class VllmEngine:
         self._open.set()
         self._closed = False
         self._failed = False
+        self._given_up = threading.Event()
+        self._launching: asyncio.Future[None] | None = None
         self.max_context_tokens: int | None = None
         """Longest prompt and completion together, known once the process runs."""
 
@@ -185,6 +187,10 @@ class VllmEngine:
         if self._running:
             await asyncio.wait(self._running, timeout=1.0)
         failed = self._failed or (self._process is not None and not self._process.is_alive())
+        if self._launching is not None and not self._launching.done():
+            failed = False
+            self._given_up.set()
+            await asyncio.wait([self._launching], timeout=CLOSE_SECONDS)
         if self._llm is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._end)
             self._llm = None
@@ -311,7 +317,9 @@ class VllmEngine:
 
     async def _start(self, policy: str, directory: Path, version: int) -> None:
         config, shapes = computation(directory), tensor_shapes(directory)
-        await asyncio.get_running_loop().run_in_executor(None, self._launch, directory)
+        self._launching = asyncio.get_running_loop().run_in_executor(None, self._launch, directory)
+        await asyncio.shield(self._launching)  # a caller that gives up does not leave a process that nobody knows
+        self._refuse_if_dead()
         self.max_context_tokens = int(self._llm.model_config.max_model_len)
         self._base = _Base(directory.resolve(), config, shapes, policy, version)
         # The first request takes up to 18 s on a CPU; nobody's clock should run then.
@@ -320,14 +328,15 @@ class VllmEngine:
         await self._forget_prefixes()
 
     def _launch(self, directory: Path) -> None:
-        before = set(multiprocessing.active_children())
         found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
         self._failed = True
-        self._llm = vllm_start.start(found, log=self._folder / "engine.log", devices=self._settings.cuda_devices())
+        self._llm, self._process = vllm_start.start(
+            found,
+            log=self._folder / "engine.log",
+            devices=self._settings.cuda_devices(),
+            given_up=self._given_up,
+        )
         self._failed = False
-        [self._process] = [
-            child for child in multiprocessing.active_children() if child not in before and "EngineCore" in child.name
-        ]
 
     async def _replace(self, directory: Path, version: int) -> None:
         base = self._base

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import logging
+import multiprocessing
 import multiprocessing.spawn
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from llm_arena.engines.vllm_child import LOG_VARIABLE
 from llm_arena.engines.weight_folders import computation
 from llm_arena.errors import EngineError, MissingExtra, UnknownName, UsageError, did_you_mean
 
+ENGINE = "EngineCore"
+"""Begins the name of the process that vLLM starts."""
 CHILD_MAIN = "llm_arena.engines.vllm_child"
 WORKER = "llm_arena.engines.vllm_worker.PolicyWorker"
 LONGEST_DEFAULT_CONTEXT = 8192
@@ -151,8 +155,8 @@ def arguments(directory: Path, settings: EngineSettings, *, max_lora_rank: int, 
     return found
 
 
-def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None) -> Any:
-    """Starts the engine's process and returns vLLM's client of it. Takes 10 to 30 s.
+def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None, given_up: threading.Event) -> Any:
+    """Starts the engine's process and returns vLLM's client of it, and the process. Takes 10 to 30 s.
 
     The user's main module is not imported in the child, so scripts without a main guard, notebooks and programs on
     standard input work.
@@ -161,6 +165,7 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None) -> 
         found: all engine arguments.
         log: file for the child's output.
         devices: CUDA devices that the child may see; None for all.
+        given_up: set from another thread, it ends the start, and the child.
 
     Raises:
         EngineError: it did not start; the message holds the child's own words.
@@ -172,14 +177,17 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None) -> 
     environment = {**QUIET, LOG_VARIABLE: str(log)}
     if devices:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-    with _starting, _environment(environment), _our_main():
+    with _starting, _environment(environment), _our_main(), _killing_if(given_up) as children:
         try:
             client = AsyncLLM.from_engine_args(AsyncEngineArgs(**found))
         except (ValueError, TypeError, RuntimeError, OSError) as error:
+            if given_up.is_set():
+                raise EngineError("the vllm engine was closed while it started") from None
             raise EngineError(f"vLLM did not start: {_reason(error, log)}") from error
+        [process] = children()
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # we raise the same, and tell it in one line
-    return client
+    return client, process
 
 
 def context_tokens(directory: Path) -> int:
@@ -261,6 +269,30 @@ def _our_main() -> Iterator[None]:
         yield
     finally:
         multiprocessing.spawn.get_preparation_data = original
+
+
+@contextmanager
+def _killing_if(given_up: threading.Event) -> Iterator[Callable[[], list[BaseProcess]]]:
+    """Kills engine processes that are started meanwhile once `given_up` is set; yields a function that lists them."""
+    before = set(multiprocessing.active_children())
+    done = threading.Event()
+
+    def children() -> list[BaseProcess]:
+        return [child for child in multiprocessing.active_children() if child not in before and ENGINE in child.name]
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            if given_up.is_set():
+                for child in children():
+                    child.kill()
+
+    watcher = threading.Thread(target=watch, name="llm-arena-vllm-start", daemon=True)
+    watcher.start()
+    try:
+        yield children
+    finally:
+        done.set()
+        watcher.join()
 
 
 def last_words(log: Path) -> str:
