@@ -119,7 +119,7 @@ class RewardModel:
             raise ModelError(f"{folder} lacks weights of a reward model: {', '.join(sorted(report['missing_keys']))}")
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.to(self._device).eval()
-        self._limit = getattr(config, "max_position_embeddings", None)
+        self._limit = _longest(self._model, config)
         added = {token.content for token in self._tokenizer.added_tokens_decoder.values()}
         markers = sorted((text for text in added if len(text.strip()) > 1), key=len, reverse=True)
         self._marker = re.compile("|".join(map(re.escape, markers)) or r"(?!)")
@@ -157,3 +157,13 @@ class RewardModel:
         while self._marker.search(text):
             text = self._marker.sub(lambda found: " ".join(found[0]), text)
         return text
+
+
+def _longest(model: Any, config: Any) -> int | None:
+    """Returns the longest input in tokens; None where there is no limit."""
+    for name, module in model.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            return int(module.num_embeddings) - padding - 1  # RoBERTa's kin count positions from behind the padding's
+    limit: int | None = getattr(config, "max_position_embeddings", None)
+    return limit

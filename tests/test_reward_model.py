@@ -187,6 +187,23 @@ def test_too_long_a_candidate_is_a_context_overflow(tiny_reward_model):
         verdict(tiny_reward_model, view("Oak " * 60, "Ash"))
 
 
+def test_the_longest_input_of_a_roberta_is_what_its_positions_hold(tmp_path):
+    random_model(tmp_path / "words", words=WORDS)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "words")
+    tokenizer.chat_template = None
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.RobertaConfig(
+        vocab_size=len(tokenizer), num_labels=1, max_position_embeddings=34, pad_token_id=1, **size
+    )
+    transformers.RobertaForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    task = " ".join(["Oak"] * 20)
+    fits, too_long = " ".join(["Elm"] * 12), " ".join(["Elm"] * 13)  # 32 places stay for tokens
+    assert verdict(tmp_path / "model", view(fits, fits, task)) == ["VERDICT: tie"]
+    with pytest.raises(ContextOverflow, match="33 tokens of task and candidate exceed the 32"):
+        verdict(tmp_path / "model", view("Elm", too_long, task))
+
+
 def test_names_and_folders_that_hold_no_model(tiny_reward_model, tmp_path):
     with pytest.raises(UsageError, match="reward-model:FOLDER"):
         llm_arena.make_agent("reward-model", runtime=Runtime())
