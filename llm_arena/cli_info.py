@@ -19,7 +19,7 @@ from llm_arena.cli_train import shelf_files, summary
 from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import table_lines
 
-SECTIONS = ("games", "agents", "models", "scripts")
+SECTIONS = ("games", "agents", "models", "scripts", "boards")
 
 _TRAIN_MEMORY = 8_000_000_000
 """Memory that the demo stays under, in bytes."""
@@ -42,7 +42,7 @@ _OPTIONAL = {
 def run_list(argv: list[str]) -> int:
     """Prints what can be played, who can play it, and what can be trained."""
     parser = Parser(
-        "list", "List games, agents, models and training scripts.", ["llm-arena list", "llm-arena list games"]
+        "list", "List games, agents, models, training scripts and boards.", ["llm-arena list", "llm-arena list games"]
     )
     parser.add_argument("section", nargs="?", help=f"only one of: {', '.join(SECTIONS)}")
     section: str | None = parser.parse_args(argv).section
@@ -53,8 +53,9 @@ def run_list(argv: list[str]) -> int:
         "agents": "agents (llm-arena play ENV --agents AGENT)",
         "models": "models (an agent as well; a Hugging Face folder or a hub id does too)",
         "scripts": "training scripts (llm-arena train SCRIPT)",
+        "boards": "boards (llm-arena leaderboard BOARD)",
     }
-    rows = {"games": _games, "agents": _agents, "models": _models, "scripts": _scripts}
+    rows = {"games": _games, "agents": _agents, "models": _models, "scripts": _scripts, "boards": _boards}
     for number, name in enumerate([section] if section else SECTIONS):
         print("\n" * (number > 0) + titles[name])
         _print_table(list(rows[name]()))
@@ -120,7 +121,7 @@ def _agents() -> Iterator[tuple[str, ...]]:
     from llm_arena.registry import env_class, registry
 
     for name, path in shelf_files("agents").items():
-        yield ("llm:MODEL" if name == "llm" else name), summary(path)
+        yield (f"{name}:MODEL" if name in ("llm", "reward-model") else name), summary(path)
     for env_id in registry:
         try:
             baselines = env_class(env_id).baselines
@@ -141,6 +142,13 @@ def _models() -> Iterator[tuple[str, ...]]:
 def _scripts() -> Iterator[tuple[str, ...]]:
     for name, path in shelf_files("train").items():
         yield name, summary(path)
+
+
+def _boards() -> Iterator[tuple[str, ...]]:
+    from llm_arena.boards.board import read_board, shelf
+
+    for name, path in shelf().items():
+        yield name, read_board(path).summary
 
 
 def _versions() -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -38,6 +39,9 @@ BOARD is a board of the shelf (see below), a TOML file, or the folder of a board
   [[games]]
   id = "kuhn-poker-v0"
   args = {illegal = "random_legal"}
+
+Seats that take no part in the contest, such as those of naming-v0's judges, are held by an agent that is named below
+their game: [games.officials] judge = "AGENT".
 
 The same command goes on where it was stopped, and plays again what a fault voided. More matches, entrants and games
 may be added later. The folder holds manifest.json, matches.jsonl, traces.jsonl (`llm-arena replay` takes it),
@@ -106,7 +110,8 @@ def _find(name: str, out: Path | None) -> tuple[Board, Path]:
 
 
 def _print(found: Leaderboard, folder: Path) -> None:
-    print(visible(str(found)))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(visible(found.to_text(columns)))
     print(f"\nfolder  {visible(str(folder), newlines=False)}")
 
 

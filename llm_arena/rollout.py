@@ -96,7 +96,8 @@ async def play_many(
         plans: what to play.
         runtime: where.
         on_trace: called with each trace as it ends, void ones included, one at a time and outside the loop's thread,
-            so it may write to a disk. If it raises, the batch stops and raises that.
+            so it may write to a disk: when it falls behind, no episode begins until it has caught up. It must not play
+            on this runtime itself. If it raises, the batch stops and raises that.
         stop_at_first_error: raise the first error of an episode and cancel the others, instead of recording it and
             going on.
         episode_seconds: time limit of each episode, in seconds; the trace of one that takes longer is void. Envs are
@@ -106,6 +107,23 @@ async def play_many(
         The traces in the order of `plans`, void ones in their places.
     """
     traces: dict[int, Trace] = {}
+    await _play_all(plans, runtime, traces.__setitem__, on_trace, stop_at_first_error, episode_seconds)
+    return [traces[position] for position in range(len(plans))]
+
+
+async def play_through(plans: Sequence[EpisodePlan], runtime: Runtime, on_trace: OnTrace) -> None:
+    """Plays episodes as `play_many` does, and keeps none of their traces, so that any number of them can be played."""
+    await _play_all(plans, runtime, lambda position, trace: None, on_trace, False, None)
+
+
+async def _play_all(
+    plans: Sequence[EpisodePlan],
+    runtime: Runtime,
+    keep: Callable[[int, Trace], None],
+    on_trace: OnTrace | None,
+    stop_at_first_error: bool,
+    episode_seconds: float | None,
+) -> None:
     todo = iter(enumerate(plans))
     waiting: set[asyncio.Task[None]] = set()
 
@@ -118,9 +136,10 @@ async def play_many(
             waiting.discard(me)
             for position, plan in todo:
                 trace, error = await run_episode(plan, runtime, episode_seconds, delivery.put)
-                traces[position] = trace
+                keep(position, trace)
                 if error is not None and stop_at_first_error:
                     raise error
+                await delivery.room()
                 await asyncio.sleep(0)
         for idle in waiting:  # nothing is left to play, so nobody needs to wait for a slot
             idle.cancel()
@@ -139,7 +158,6 @@ async def play_many(
             for task in lanes:
                 task.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
-    return [traces[position] for position in range(len(plans))]
 
 
 async def play_episode(plan: EpisodePlan, runtime: Runtime) -> Trace:
@@ -178,17 +196,28 @@ async def _play(
 
 
 class _Delivery:
-    """Hands traces to `on_trace`, one at a time, off the loop's thread; leaving it waits until all are handed over."""
+    """Hands traces to `on_trace`, one at a time, off the loop's thread; leaving it waits until all are handed over.
+
+    As many traces may wait as episodes may be open, so that those which end together don't hold each other up. What
+    waits is lost by a kill, and written before Ctrl-C is answered.
+    """
 
     def __init__(self, on_trace: OnTrace | None, runtime: Runtime) -> None:
         self._on_trace = on_trace
         self._runtime = runtime
         self._queue: asyncio.Queue[Trace | None] = asyncio.Queue()
+        self._taken = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
 
     def put(self, trace: Trace) -> None:
         if self._on_trace is not None:
             self._queue.put_nowait(trace)
+
+    async def room(self) -> None:
+        """Waits while too many traces do. `put` never waits, so that a cancelled episode leaves its record."""
+        while self._queue.qsize() > self._runtime.max_open_episodes:
+            self._taken.clear()
+            await self._taken.wait()
 
     async def __aenter__(self) -> Self:
         if self._on_trace is not None:
@@ -222,7 +251,8 @@ class _Delivery:
 
     async def _deliver(self, on_trace: OnTrace) -> None:
         while (trace := await self._queue.get()) is not None:
+            self._taken.set()
             await self._runtime.call(on_trace, trace)
 
 
-__all__ = ["EpisodePlan", "OnTrace", "aplay", "play", "play_episode", "play_many", "sampling_seed"]
+__all__ = ["EpisodePlan", "OnTrace", "aplay", "play", "play_episode", "play_many", "play_through", "sampling_seed"]

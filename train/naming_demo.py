@@ -6,19 +6,23 @@ all traces, the matches and their leaderboard in `ranking/`, and `index.html`. T
 stopped.
 
 The last line of the output is JSON: `win_rate` of trained against initial = (wins + draws/2) / `matches`,
-`heldout_topics`, `seconds_after_fetch` (of this process, from the moment that the model is there), `peak_rss_gb`,
-`max_logprob_gap` (largest difference between engine and learner over all trained tokens, in nats).
+`heldout_topics`, `seconds_after_fetch` (of this process, from the moment that the model is there), `peak_rss_gb` (of
+this process and its children, such as vLLM's; see `Memory`; null on Windows), `max_logprob_gap` (largest difference
+between engine and learner over all trained tokens, in nats).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import resource
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from llm_arena.boards.board import Game
 from llm_arena.boards.evaluate import evaluate
@@ -38,12 +42,18 @@ from llm_arena.trace_file import read_traces
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.config_parse import parse
 
+if sys.platform != "win32":
+    import resource
+
 TRAINED, INITIAL, SCRIPTED = "trained", "initial", "scripted"
 
 TOPICS = SPLITS["heldout"]
 """With the seats swapped, two matches on each topic for every two entrants."""
 
 SHOWN_TOPICS = 8
+
+_SECONDS = 1.0
+"""Between two looks at the memory."""
 
 DEFAULTS = TrainConfig(
     env="naming-v0",
@@ -70,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     from llm_arena.training.loop import train  # loads torch
 
-    result = train(config, script="naming-demo")
-    # What was ranked before the training ended was other weights.
-    board = rank(config, initial, result.final_dir, result.run_dir / "ranking", fresh=not result.was_complete)
-    found = results_of(board, began, result.max_logprob_gap)
+    with Memory() as memory:
+        result = train(config, script="naming-demo")
+        # What was ranked before the training ended was other weights.
+        board = rank(config, initial, result.final_dir, result.run_dir / "ranking", fresh=not result.was_complete)
+    found = results_of(board, began, memory.peak, result.max_logprob_gap)
     results = load_results(result.run_dir)
     if results is None or not result.was_complete or results.comparisons != found.comparisons:
         results = found
@@ -112,7 +123,7 @@ def rank(config: TrainConfig, initial: Path, final: Path, folder: Path, *, fresh
         )
 
 
-def results_of(board: Leaderboard, began: float, max_logprob_gap: float) -> Results:
+def results_of(board: Leaderboard, began: float, peak: int | None, max_logprob_gap: float) -> Results:
     """Returns what the matches say, with the figures of this process."""
     rows = board.matches
     record = win_rate(rows, TRAINED, INITIAL)
@@ -129,7 +140,7 @@ def results_of(board: Leaderboard, began: float, max_logprob_gap: float) -> Resu
             "matches": record.n,
             "heldout_topics": len(TOPICS),
             "seconds_after_fetch": round(time.monotonic() - began, 1),
-            "peak_rss_gb": round(peak_memory() / 1e9, 2),
+            "peak_rss_gb": None if peak is None else round(peak / 1e9, 2),
             "max_logprob_gap": max_logprob_gap,
         },
         ratings=list(ranked(board)),
@@ -204,10 +215,54 @@ def _cells(record: Record) -> tuple[str, ...]:
     )
 
 
-def peak_memory() -> int:
-    """Returns the most memory that this process has held at once, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+class Memory:
+    """Measures the most memory that this process and its descendants held, in bytes, from entering it to leaving it.
+
+    Once a second the peaks of the resident memory (`VmHWM`) of all that live then are added up; the largest such sum
+    counts. Processes need not have their peaks at the same moment, and pages that they share count for each: this errs
+    upwards. A process that lives for less than a second can be missed. Where the system shows no other processes, as on
+    macOS, it is this one's peak alone, which is all there is without vLLM; on Windows nothing is measured.
+    """
+
+    def __init__(self) -> None:
+        self.peak: int | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            now = own_memory()
+            if now is not None:
+                self.peak = max(self.peak or 0, now)
+            if self._ended.wait(_SECONDS):
+                return
+
+
+def own_memory() -> int | None:
+    """Returns the sum of the peaks of this process and its living descendants, in bytes; None: unknown."""
+    if sys.platform == "win32":
+        return None
+    if not Path("/proc/self/status").exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+    status = {}
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            fields = dict(line.partition(":")[::2] for line in path.read_text().splitlines())
+            status[int(path.parent.name)] = (int(fields["PPid"]), int(fields.get("VmHWM", "0").split()[0]) * 1024)
+    mine = {os.getpid()}
+    while more := {pid for pid, (parent, _) in status.items() if parent in mine} - mine:
+        mine |= more
+    return sum(status[pid][1] for pid in mine)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ id = "kuhn-poker-v0"
 args = {retries = 1}
 starts = []                   # arguments that differ from block to block, e.g. [{topic = "tea"}, {topic = "ink"}]
 seating = "versus"            # "self": each entrant holds all seats, for games that are played together
+
+[games.officials]             # of the game above: who holds the seats that are not ranked, by role or seat
+judge = "reward-model:OWNER/NAME"    # with settings: {agent = "smollm2-135m", temperature = 0.0}
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import msgspec
 
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
-from llm_arena.matchmaking import Match, round_robin
+from llm_arena.matchmaking import Match, round_robin, seats_of
 from llm_arena.rating.bradley_terry import PRIOR_SD
 from llm_arena.registry import make
 from llm_arena.types import EnvSpec, Json
@@ -63,6 +66,11 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
         """16 hex digits that change with the agent and its settings, and not with the name."""
         return digest({"agent": self.agent, "settings": self.settings})
 
+    @property
+    def words(self) -> str:
+        """The agent and its settings on one line."""
+        return " ".join([self.agent, *(f"{key}={value}" for key, value in sorted(self.settings.items()))])
+
 
 class Game(msgspec.Struct, frozen=True, kw_only=True):
     """One pool: a game with fixed rules, whose matches are rated together."""
@@ -75,6 +83,26 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     starts: list[dict[str, Json]] = []
     "Further arguments, used in turn block by block; none: all blocks have the same."
     seating: Seating = "versus"
+    officials: dict[str, str | dict[str, Json]] = {}
+    """Who holds the seats that take no part in the contest, by role or seat: an agent string, or a table such as
+    `{"agent": "smollm2-135m", "temperature": 0.0}`."""
+
+    def holders(self) -> dict[str, Entrant]:
+        """Returns the agent of each official, by role or seat.
+
+        Raises:
+            UsageError: a table has no agent.
+        """
+        return {
+            name: Entrant(name=name, agent=given)
+            if isinstance(given, str)
+            else Entrant(**{**entrant_table(given, where=f"game {self.pool}, official {name}"), "name": name})
+            for name, given in self.officials.items()
+        }
+
+    def contest(self) -> int:
+        """Returns how many seats entrants hold."""
+        return len(seats_of(self.specs()[0])[0])
 
     @property
     def pool(self) -> str:
@@ -121,7 +149,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
                     )
                 if names.count(name) > 1:
                     raise UsageError(f'board {self.name}: two {what}s are called "{name}"; give each a name of its own')
-        for key in [*self.engine.vllm_args(), *(key for entrant in self.entrants for key in entrant.settings)]:
+        players = [*self.entrants, *(holder for game in self.games for holder in game.holders().values())]
+        for key in [*self.engine.vllm_args(), *(key for player in players for key in player.settings)]:
             if _SECRET.search(key):
                 raise UsageError(
                     f'board {self.name}: the setting "{key}" looks like a secret, and boards are written into files'
@@ -131,35 +160,42 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"board {self.name}: matches = {self.matches}; expected 1 or more")
         if not 0 < self.prior_sd < float("inf"):
             raise UsageError(f"board {self.name}: prior_sd = {self.prior_sd}; expected a number above 0, in nats")
-        players = [entrant.name for entrant in self.entrants]
-        if self.anchor is not None and self.anchor not in players:
+        names = [entrant.name for entrant in self.entrants]
+        if self.anchor is not None and self.anchor not in names:
             raise UnknownName(
-                f'board {self.name}: the anchor "{self.anchor}" is no entrant.{did_you_mean(self.anchor, players)}'
-                f" There are: {', '.join(players)}"
+                f'board {self.name}: the anchor "{self.anchor}" is no entrant.{did_you_mean(self.anchor, names)}'
+                f" There are: {', '.join(names)}"
             )
 
     def schedule(self) -> dict[str, list[Match]]:
         """Returns the matches of each pool, in the order in which they are played.
 
         Raises:
-            UsageError, UnknownName: a game can't be made like this, or has more seats than there are entrants.
+            UsageError, UnknownName: a game can't be made like this, has more seats than there are entrants, or an
+                official too few or too many.
         """
         players = [entrant.name for entrant in self.entrants]
         found = {}
         for game in self.games:
-            specs = game.specs()
-            seats = len(make(game.id, **specs[0].kwargs).possible_agents)
+            specs, seats = game.specs(), game.contest()
+            _check_officials(game, specs)
             alone = game.seating == "self" or seats == 1
-            blocks = self.matches if alone else -(-self.matches // seats)
-            found[game.pool] = round_robin(specs, players, blocks=blocks, seed=self.seed, pool=game.pool, alone=alone)
+            found[game.pool] = round_robin(
+                specs,
+                players,
+                blocks=self.matches if alone else -(-self.matches // seats),
+                seed=self.seed,
+                pool=game.pool,
+                alone=alone,
+                officials={name: holder.words for name, holder in game.holders().items()},
+            )
         return found
 
     def rounded(self) -> list[str]:
         """Returns a line for each game in which whole blocks make more matches than were asked for."""
         lines = []
         for game in self.games:
-            spec = game.specs()[0]
-            seats = len(make(spec.id, **spec.kwargs).possible_agents)
+            seats = game.contest()
             if game.seating == "versus" and seats > 1 and self.matches % seats:
                 up = -(-self.matches // seats) * seats
                 lines.append(f"{game.pool}: {self.matches} matches are rounded up to {up}, whole blocks of {seats}")
@@ -231,6 +267,15 @@ def entrant_table(item: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         raise UsageError(f'{where}: a key "agent" with an agent string is missing, e.g. agent = "random-legal".{near}')
     settings = {key: value for key, value in item.items() if key not in _ENTRANT}
     return {"name": item.get("name", item["agent"]), "agent": item["agent"], "settings": settings}
+
+
+def _check_officials(game: Game, specs: Iterable[EnvSpec]) -> None:
+    """Refuses officials that no start has a seat for."""
+    known = [name for spec in specs for seat, role in seats_of(spec)[1].items() for name in (role, seat)]
+    for name in game.officials:
+        if name not in known:
+            has = f"it has: {', '.join(dict.fromkeys(known))}" if known else "with these arguments it has none"
+            raise UnknownName(f'game {game.pool}: no official "{name}"; {has}.{did_you_mean(name, known)}')
 
 
 def _engine(table: Any, where: str) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +17,27 @@ from llm_arena.boards.manifest import MANIFEST, Manifest, changes, load_manifest
 from llm_arena.boards.match_file import MATCHES, TRACES, MatchFile
 from llm_arena.boards.progress import progress
 from llm_arena.errors import EngineError, UnknownName, UsageError
-from llm_arena.matchmaking import Match, play_matches
+from llm_arena.matchmaking import Match, play_matches, row_of
 from llm_arena.models import resolve_model
-from llm_arena.rating import MatchRow, match_row
+from llm_arena.rating import MatchRow
 from llm_arena.rating.bradley_terry import PRIOR_SD
+from llm_arena.registry import env_class, registry
 from llm_arena.roster import make_agent
 from llm_arena.runtime import Runtime
 from llm_arena.trace_file import TraceWriter
 from llm_arena.types import EnvSpec, Failure, Json, Trace
 
-Agents = dict[str, dict[str, Agent]]
-"""By pool and entrant: a bare word such as `optimal` is each game's own player."""
-
-_AT_ONCE = 512
-"""Matches handed to the runtime together: scripted players end matches faster than a disk takes them, and what waits
-for the disk is lost by a kill and delays the answer to Ctrl-C."""
 _DEAD = 3
-"""So many matches in a row that the engine voids mean that it is gone."""
+"""So many matches in a row that the engine of one model voids mean that it is gone."""
+
+
+@dataclass(frozen=True)
+class _Players:
+    """The agents of one pool: a bare word such as `optimal` is its game's own player."""
+
+    entrants: dict[str, Agent]
+    officials: dict[str, Agent]
+    """By what the board says of them: agent and settings."""
 
 
 def evaluate(
@@ -117,22 +123,31 @@ def play_board(
     with contextlib.ExitStack() as stack:
         if runtime is None:
             runtime = stack.enter_context(Runtime(engine=board.engine))
-        agents = _agents(board, objects or {}, runtime)
+        players = _players(board, objects or {}, runtime)
         if folder is None:
             rows: dict[str, MatchRow] = {}
-            _play(schedule, agents, runtime, rows, _remember(schedule, rows), show_progress)
+            _play(schedule, players, runtime, rows, _remember(schedule, rows), show_progress)
             return tabulate(board, schedule, rows.values())
-        manifest = Manifest.of(board, _weights(agents, objects or {}))
+        weights = _weights(
+            {
+                name: agent
+                for name, agent in players[board.games[0].pool].entrants.items()
+                if name not in (objects or {})
+            }
+        )
+        manifest = Manifest.of(board, weights, {pool: _weights(found.officials) for pool, found in players.items()})
         with _open(folder, manifest, schedule, fresh=fresh) as file:
             manifest.save(folder)
             if any(_missing(matches, file.rows) for matches in schedule.values()):
                 manifest.sessions.append(session())
                 manifest.save(folder)
                 try:
-                    _play(schedule, agents, runtime, file.rows, file.add, show_progress)
-                finally:
-                    manifest.sessions[-1]["engines"] = runtime.engines()
-                    manifest.save(folder)
+                    _play(schedule, players, runtime, file.rows, file.add, show_progress)
+                except BaseException:
+                    with contextlib.suppress(BoardError):  # a disk that is full has been told of already
+                        _save_engines(manifest, folder, runtime, players)
+                    raise
+                _save_engines(manifest, folder, runtime, players)
             found = tabulate(board, schedule, file.rows.values(), folder)
             found.save(folder)
     return found
@@ -164,7 +179,7 @@ def _open(folder: Path, manifest: Manifest, schedule: Mapping[str, list[Match]],
 
 def _play(
     schedule: Mapping[str, list[Match]],
-    agents: Agents,
+    players: Mapping[str, _Players],
     runtime: Runtime,
     rows: Mapping[str, MatchRow],
     add: Callable[[Trace], object],
@@ -176,8 +191,8 @@ def _play(
     with progress(total, shown=show_progress) as count:
         keeper = _Keeper(add, count, total)
         for pool, matches in missing.items():
-            for start in range(0, len(matches), _AT_ONCE):
-                play_matches(matches[start : start + _AT_ONCE], agents[pool], runtime, on_trace=keeper.keep)
+            found = players[pool]
+            play_matches(matches, found.entrants, runtime, keeper.keep, officials=found.officials)
     if keeper.failure is not None and not any(row.status != "void" for row in rows.values()):
         raise EngineError(f"all matches are void; the last: {_words(keeper.failure)}")
 
@@ -191,7 +206,7 @@ class _Keeper:
         self._count = count
         self._total = total
         self._finished = 0
-        self._engine_faults = 0
+        self._faults: Counter[str | None] = Counter()
 
     def keep(self, trace: Trace) -> None:
         """Keeps one match; one that was cancelled is just not played yet."""
@@ -201,13 +216,19 @@ class _Keeper:
         self._count()
         if trace.failure is None:
             self._finished += 1
-            self._engine_faults = 0
+            for seat in trace.seats.values():
+                self._faults[seat.policy] = 0
             return
         self.failure = trace.failure
-        self._engine_faults = self._engine_faults + 1 if trace.failure.boundary == "engine" else 0
-        if self._engine_faults == _DEAD:
+        if trace.failure.boundary != "engine":
+            return
+        # Of several engines one may be gone while the others' matches go on.
+        model = None if trace.failure.seat is None else trace.seats[trace.failure.seat].policy
+        self._faults[model] += 1
+        if self._faults[model] == _DEAD:
+            whose = "" if model is None else f" of {model}"
             raise EngineError(
-                f"the engine failed {_DEAD} matches in a row ({_words(trace.failure)}). {self._finished} of"
+                f"the engine{whose} failed {_DEAD} matches in a row ({_words(trace.failure)}). {self._finished} of"
                 f" {self._total} matches were finished and are kept; give the same command again to play the others"
             )
 
@@ -224,33 +245,64 @@ def _remember(schedule: Mapping[str, list[Match]], rows: dict[str, MatchRow]) ->
     by_id = {match.id: match for matches in schedule.values() for match in matches}
 
     def add(trace: Trace) -> None:
-        match = by_id[trace.id]
-        rows[trace.id] = match_row(trace, match.entrants, block=match.block, pool=match.pool)
+        rows[trace.id] = row_of(by_id[trace.id], trace)
 
     return add
 
 
-def _agents(board: Board, objects: Mapping[str, Agent], runtime: Runtime) -> Agents:
+def _players(board: Board, objects: Mapping[str, Agent], runtime: Runtime) -> dict[str, _Players]:
     return {
-        game.pool: {
-            entrant.name: objects[entrant.name]
-            if entrant.name in objects
-            else make_agent(entrant.agent, env_id=game.specs()[0].id, runtime=runtime, **entrant.settings)
-            for entrant in board.entrants
-        }
+        game.pool: _Players(
+            entrants={
+                entrant.name: objects[entrant.name]
+                if entrant.name in objects
+                else _player(entrant, game.specs()[0].id, runtime)
+                for entrant in board.entrants
+            },
+            officials={
+                holder.words: _player(holder, game.specs()[0].id, runtime) for holder in game.holders().values()
+            },
+        )
         for game in board.games
     }
 
 
-def _weights(agents: Agents, objects: Mapping[str, Agent]) -> dict[str, Json]:
-    """Returns what is known of the weights of each entrant that is a model, by name."""
+def _player(who: Entrant, env_id: str, runtime: Runtime) -> Agent:
+    """Makes an agent, and refuses another game's scripted player, every match of which would be void."""
+    agent = make_agent(who.agent, env_id=env_id, runtime=runtime, **who.settings)
+    game, _, player = who.agent.rpartition("/")
+    if game in registry and env_class(game).baselines[player] not in env_class(env_id).baselines.values():
+        own = ", ".join(env_class(env_id).baselines) or "none"
+        raise UsageError(
+            f'"{who.agent}" is a scripted player of {game} and can\'t play {env_id}; that has: {own}. A bare word, e.g.'
+            f' agent = "{player}", is the player of that name of each game'
+        )
+    return agent
+
+
+def _weights(agents: Mapping[str, Agent]) -> dict[str, Json]:
+    """Returns what is known of the weights of each agent that is a model, by name."""
     found: dict[str, Json] = {}
-    for name, agent in next(iter(agents.values())).items():
-        if name not in objects and agent.policy is not None:
+    for name, agent in agents.items():
+        if agent.policy is not None:
             # A policy that the caller serves itself has no folder; a model that isn't there is told when it is loaded.
             with contextlib.suppress(UnknownName):
                 found[name] = weights_of(resolve_model(agent.policy))
     return found
+
+
+def _save_engines(manifest: Manifest, folder: Path, runtime: Runtime, players: Mapping[str, _Players]) -> None:
+    """Writes which engine served which models, and which entrants and officials played with them."""
+    served: dict[str, set[str]] = defaultdict(set)
+    for found in players.values():
+        for name, agent in (*found.entrants.items(), *found.officials.items()):
+            if agent.policy is not None:
+                served[agent.policy].add(name)
+    manifest.sessions[-1]["engines"] = [
+        {**engine, "players": sorted({name for policy in engine["policies"] for name in served[policy]})}
+        for engine in runtime.engines()
+    ]
+    manifest.save(folder)
 
 
 def _entrant(name: str, given: str | Agent | Mapping[str, Any]) -> Entrant:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,27 +17,56 @@ _UNRATED = ("rank", "entrant", "reward", "+-", "matches")
 _COUNTS = ("forfeits", "void", "tokens/turn", "status")
 _WORDS = ("entrant", "status")
 """Columns of words, to the left; figures stand to the right."""
+_SPARED = (("95 %",), ("tokens/turn",), ("reward",), ("win rate",), ("win", "draw", "loss"))
+"""What a rated table goes without in a narrow terminal, in this order; `_SPARED_UNRATED` likewise."""
+_SPARED_UNRATED = (("tokens/turn",), ("matches",))
 _UNKNOWN = "-"
 
 
-def to_text(table: Table) -> str:
-    """Returns a table for a terminal, under its pool's name, its warnings below."""
-    head, *rows = _cells(table)
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [f"{table.pool}: {table.played} of {table.planned} matches", ""]
-    for row in (head, *rows):
-        cells = (
+def to_text(table: Table, columns: int | None = None) -> str:
+    """Returns a table for a terminal, under its pool's name, its warnings below.
+
+    Args:
+        table: the table.
+        columns: the terminal's width. Where the table is wider, figures that follow from others are left out and named.
+    """
+    cells = _cells(table)
+    left_out: list[str] = []
+    for names in _SPARED if table.rated else _SPARED_UNRATED:
+        if columns is not None and _width(cells) > columns:
+            left_out += [name for name in names if name in cells[0]]
+            kept = [place for place, name in enumerate(cells[0]) if name not in names]
+            cells = [tuple(row[place] for place in kept) for row in cells]
+    widths = _widths(cells)
+    lines = [f"{table.pool}: {_played(table)}", ""]
+    for row in cells:
+        shown = (
             f"{cell:<{width}}" if name in _WORDS else f"{cell:>{width}}"
-            for name, cell, width in zip(head, row, widths, strict=True)
+            for name, cell, width in zip(cells[0], row, widths, strict=True)
         )
-        lines.append("  " + "  ".join(cells).rstrip())
-    return "\n".join([*lines, *(f"\n  {warning}" for warning in table.warnings)])
+        lines.append("  " + "  ".join(shown).rstrip())
+    notes = [*table.warnings, *([f"left out, for want of room: {', '.join(left_out)}"] if left_out else [])]
+    for note in notes:
+        lines += ["", *(_wrapped(note, columns) if columns is not None else [f"  {note}"])]
+    return "\n".join(lines)
+
+
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _width(cells: Sequence[Sequence[str]]) -> int:
+    return sum(2 + width for width in _widths(cells))
+
+
+def _wrapped(note: str, columns: int) -> list[str]:
+    return textwrap.wrap(note, max(columns, 20), initial_indent="  ", subsequent_indent="  ", break_long_words=False)
 
 
 def to_markdown(table: Table) -> str:
     """Returns a table in Markdown under a heading."""
     head, *rows = _cells(table)
-    lines = [f"## {_plain(table.pool)}", "", f"{table.played} of {table.planned} matches.", ""]
+    lines = [f"## {_plain(table.pool)}", "", f"{_plain(_played(table))}.", ""]
     lines.append(f"| {' | '.join(head)} |")
     lines.append(f"| {' | '.join('---' if name in _WORDS else '---:' for name in head)} |")
     lines += [f"| {' | '.join(map(_plain, row))} |" for row in rows]
@@ -50,6 +80,11 @@ def to_csv(rows: Iterable[Row]) -> str:
     writer.writerow(Row.__struct_fields__)
     writer.writerows(msgspec.structs.astuple(row) for row in rows)
     return text.getvalue()
+
+
+def _played(table: Table) -> str:
+    officials = "".join(f", {name}: {holder}" for name, holder in table.officials.items())
+    return f"{table.played} of {table.planned} matches{officials}"
 
 
 def _cells(table: Table) -> list[tuple[str, ...]]:

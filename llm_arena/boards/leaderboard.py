@@ -13,7 +13,7 @@ import msgspec
 from llm_arena.boards.board import Board, BoardError
 from llm_arena.boards.formats import to_csv, to_markdown, to_text
 from llm_arena.boards.manifest import MANIFEST, load_manifest, write_whole
-from llm_arena.boards.match_file import MATCHES, read_rows
+from llm_arena.boards.match_file import MATCHES, TRACES, read_rows, recorded
 from llm_arena.boards.table import Row, Table, make_table
 from llm_arena.matchmaking import Match
 from llm_arena.rating import MatchRow
@@ -45,7 +45,11 @@ class Leaderboard:
         return all(table.played == table.planned for table in self.tables)
 
     def __str__(self) -> str:
-        return "\n\n".join(map(to_text, self.tables))
+        return self.to_text()
+
+    def to_text(self, columns: int | None = None) -> str:
+        """Returns the tables as text, for a terminal so many columns wide; None: as wide as they are."""
+        return "\n\n".join(to_text(table, columns) for table in self.tables)
 
     def to_markdown(self) -> str:
         """Returns the tables in Markdown."""
@@ -66,6 +70,7 @@ class Leaderboard:
                     "planned": table.planned,
                     "played": table.played,
                     "void": table.void,
+                    "officials": dict(table.officials),
                     "warnings": table.warnings,
                     "rows": msgspec.to_builtins(table.rows),
                     "model": table.model,
@@ -77,7 +82,7 @@ class Leaderboard:
     def save(self, folder: Path) -> None:
         """Writes `ratings.json`, `leaderboard.csv` and `leaderboard.md`, each whole or not at all.
 
-        `ratings.json` names the contents of the two files that all follows from by their SHA-256.
+        `ratings.json` names the contents of the two files that all ratings follow from by their SHA-256.
 
         Raises:
             BoardError: the disk refuses.
@@ -91,12 +96,14 @@ class Leaderboard:
 def tabulate(
     board: Board, schedule: Mapping[str, list[Match]], rows: Iterable[MatchRow], folder: Path | None = None
 ) -> Leaderboard:
-    """Returns the tables that follow from rows.
+    """Returns the tables that follow from rows. With a folder they say which matches it has no trace of.
 
     Raises:
         RatingError: a fit did not converge.
     """
     kept = list(rows)
+    traces = {row.id for row in kept} if folder is None else recorded(folder / TRACES)
+    officials = {game.pool: {name: holder.words for name, holder in game.holders().items()} for game in board.games}
     by_pool: dict[str, list[MatchRow]] = {pool: [] for pool in schedule}
     for row in kept:
         by_pool[row.pool].append(row)
@@ -108,6 +115,8 @@ def tabulate(
             planned=len(matches),
             anchor=board.anchor,
             prior_sd=board.prior_sd,
+            officials=officials[pool],
+            untraced=sum(row.id not in traces for row in by_pool[pool]),
         )
         for pool, matches in schedule.items()
     ]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from llm_arena.boards.board import Board, BoardError, Entrant
+from llm_arena.boards.board import Board, BoardError
 from llm_arena.types import EnvSpec, Json
 
 MANIFEST = "manifest.json"
@@ -33,6 +33,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
     specs: list[EnvSpec]
     seating: str
+    officials: dict[str, Json] = {}
+    "For each official its agent, its settings, and what is known of its weights."
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -49,11 +51,31 @@ class Manifest(msgspec.Struct, kw_only=True):
     "One for each start of the program: when, with which versions, on which engines."
 
     @classmethod
-    def of(cls, board: Board, weights: Mapping[str, Json]) -> Manifest:
-        """Returns the manifest of a board before any match."""
+    def of(cls, board: Board, weights: Mapping[str, Json], judges: Mapping[str, Mapping[str, Json]]) -> Manifest:
+        """Returns the manifest of a board before any match.
+
+        Args:
+            board: the board.
+            weights: what is known of the weights of each entrant that is a model.
+            judges: likewise for the officials of each pool, by their `words`.
+        """
         return cls(
             board=board,
-            pools={game.pool: Pool(specs=game.specs(), seating=game.seating) for game in board.games},
+            pools={
+                game.pool: Pool(
+                    specs=game.specs(),
+                    seating=game.seating,
+                    officials={
+                        name: {
+                            "agent": holder.agent,
+                            "settings": holder.settings,
+                            "weights": judges[game.pool].get(holder.words),
+                        }
+                        for name, holder in game.holders().items()
+                    },
+                )
+                for game in board.games
+            },
             entrants={entrant.name: entrant.hash for entrant in board.entrants},
             weights=dict(weights),
         )
@@ -97,14 +119,14 @@ def changes(old: Manifest, new: Manifest) -> list[str]:
             found.append(f"engine.{name}: {before} -> {after}")
     for pool, rules in old.pools.items():
         if new.pools.get(pool) != rules:
-            found.append(f"game {pool}: {'other arguments, starts or seating' if pool in new.pools else 'gone'}")
+            found.append(f"game {pool}: {_difference(rules, new.pools[pool]) if pool in new.pools else 'gone'}")
     after = {entrant.name: entrant for entrant in new.board.entrants}
     for entrant in old.board.entrants:
         name = entrant.name
         if name not in after:
             found.append(f"entrant {name}: gone")
         elif new.entrants[name] != old.entrants[name]:
-            found.append(f"entrant {name}: {_words(entrant)} -> {_words(after[name])}")
+            found.append(f"entrant {name}: {entrant.words} -> {after[name].words}")
         elif name in new.weights and name in old.weights and _digest(new, name) != _digest(old, name):
             found.append(f"entrant {name}: other weights in {new.weights[name]['folder']}")
     return [*found[:_SHOWN], f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else found
@@ -153,6 +175,7 @@ def write_whole(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     except OSError as error:
+        aside.unlink(missing_ok=True)
         raise BoardError(f"{path} can't be written: {error.strerror}; make room, or choose another folder") from error
 
 
@@ -160,8 +183,8 @@ def _digest(manifest: Manifest, name: str) -> Json:
     return manifest.weights[name]["digest"]
 
 
-def _words(entrant: Entrant) -> str:
-    return " ".join([entrant.agent, *(f"{key}={value}" for key, value in sorted(entrant.settings.items()))])
+def _difference(old: Pool, new: Pool) -> str:
+    return "other officials" if old.officials != new.officials else "other arguments, starts or seating"
 
 
 def _versions() -> dict[str, str]:

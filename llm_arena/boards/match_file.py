@@ -7,6 +7,7 @@ its match: of several the last counts, but a void one never takes the place of a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -17,14 +18,18 @@ from typing import Self
 import msgspec
 
 from llm_arena.boards.board import BoardError
-from llm_arena.matchmaking import Match
-from llm_arena.rating import MatchRow, match_row
+from llm_arena.matchmaking import Match, row_of
+from llm_arena.rating import MatchRow
 from llm_arena.trace_file import TraceWriter, decode
 from llm_arena.types import Trace
 
 MATCHES, TRACES = "matches.jsonl", "traces.jsonl"
 _CHUNK = 1 << 16
 _log = logging.getLogger(__name__)
+
+
+class _Named(msgspec.Struct):
+    id: str
 
 
 def read_rows(path: Path, matches: Mapping[str, Match]) -> dict[str, MatchRow]:
@@ -48,6 +53,17 @@ def read_rows(path: Path, matches: Mapping[str, Match]) -> dict[str, MatchRow]:
     if tail:
         _log.warning("%s: left out a torn row of %d bytes at the end", path, len(tail))
     return rows
+
+
+def recorded(path: Path) -> set[str]:
+    """Returns the ids of the traces in a file; none there is an empty one. A line that is no record has no id."""
+    found = set()
+    if path.exists():
+        with open(path, "rb") as file:
+            for line in file:
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    found.add(msgspec.json.decode(line, type=_Named).id)
+    return found
 
 
 class MatchFile:
@@ -98,8 +114,7 @@ class MatchFile:
         self.close()
 
     def _add_row(self, trace: Trace) -> MatchRow:
-        match = self._matches[trace.id]
-        row = match_row(trace, match.entrants, block=match.block, pool=match.pool)
+        row = row_of(self._matches[trace.id], trace)
         line = memoryview(msgspec.json.encode(row) + b"\n")
         try:
             while line:
@@ -140,13 +155,14 @@ def _read(line: bytes, matches: Mapping[str, Match], where: str) -> MatchRow:
     match = matches.get(row.id)
     if match is None:
         raise BoardError(f'{where}: the match "{row.id}" is not on this board; delete that line, or use another folder')
-    seated = {seat: entry.entrant for seat, entry in row.seats.items()}
+    seated, officials = ({seat: entry.entrant for seat, entry in seats.items()} for seats in (row.seats, row.officials))
     for what, found, planned in (
         ("block", row.block, match.block),
         ("pool", row.pool, match.pool),
         ("spec", row.spec, match.spec),
         ("seed", row.seed, match.seed),
         ("seats", seated, match.entrants),
+        ("officials", officials, match.officials),
     ):
         if found != planned:
             raise BoardError(
@@ -169,4 +185,4 @@ def _last_line(path: Path) -> bytes:
     return tail.rpartition(b"\n")[2]
 
 
-__all__ = ["MATCHES", "TRACES", "MatchFile", "read_rows"]
+__all__ = ["MATCHES", "TRACES", "MatchFile", "read_rows", "recorded"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -78,6 +78,8 @@ class Table:
     planned: int
     played: int
     void: int
+    officials: Mapping[str, str] = field(default_factory=dict)
+    """Who held the seats that take no part in the contest, by role or seat."""
     warnings: list[str] = field(default_factory=list)
     model: dict[str, Json] | None = None
     """What the ratings come from, as JSON: parameters, covariances, convergence."""
@@ -96,7 +98,15 @@ class _Sums:
 
 
 def make_table(
-    pool: str, rows: Sequence[MatchRow], entrants: Iterable[str], *, planned: int, anchor: str | None, prior_sd: float
+    pool: str,
+    rows: Sequence[MatchRow],
+    entrants: Iterable[str],
+    *,
+    planned: int,
+    anchor: str | None,
+    prior_sd: float,
+    officials: Mapping[str, str] | None = None,
+    untraced: int = 0,
 ) -> Table:
     """Returns the table of one pool.
 
@@ -107,6 +117,8 @@ def make_table(
         planned: matches of the whole schedule.
         anchor: who has 1000 points; None: the mean has.
         prior_sd: spread of strengths before any match, in nats.
+        officials: who held the seats that take no part in the contest, by role or seat.
+        untraced: how many of the matches have no trace.
 
     Raises:
         RatingError: the fit did not converge.
@@ -153,7 +165,8 @@ def make_table(
         planned=planned,
         played=len(alive),
         void=void,
-        warnings=_warnings(rows, planned - len(alive), void, groups),
+        officials=officials or {},
+        warnings=_warnings(rows, planned - len(alive), void, groups, untraced),
         model=model,
     )
 
@@ -295,7 +308,7 @@ def _paired(names: Sequence[str], sums: dict[str, _Sums]) -> tuple[Array, Array]
     return lead, margin
 
 
-def _warnings(rows: Sequence[MatchRow], missing: int, void: int, groups: int) -> list[str]:
+def _warnings(rows: Sequence[MatchRow], missing: int, void: int, groups: int, untraced: int) -> list[str]:
     found = []
     if missing:
         reasons = Counter(row.reason for row in rows if row.status == "void").most_common(1)
@@ -308,6 +321,8 @@ def _warnings(rows: Sequence[MatchRow], missing: int, void: int, groups: int) ->
     cut = sum(row.status == "truncated" for row in rows)
     if cut:
         found.append(f"matches that were cut off, and count as drawn where they had no outcome: {cut}")
+    if untraced:
+        found.append(f"matches without a trace, which count but can't be read or replayed: {untraced}")
     return found
 
 

@@ -103,8 +103,8 @@ def read_verdict(reply: Reply) -> Verdict:
     """
     if reply.finish == "length":
         raise IllegalReply(Cause.LENGTH, f"Be shorter. {_HINT}")
-    lines = [line for line in strip_thinking(reply).splitlines() if not line.lstrip().startswith(">")]
-    found = [match[1] for match in map(_LINE.fullmatch, lines) if match]
+    # a quoted line begins with `>`, which no verdict line does
+    found = [match[1] for match in map(_LINE.fullmatch, strip_thinking(reply).splitlines()) if match]
     if not found:
         raise IllegalReply(Cause.UNPARSABLE, _HINT)
     said: dict[str, Verdict] = {"1": "1", "2": "2", "tie": "tie"}

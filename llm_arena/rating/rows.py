@@ -6,7 +6,7 @@ acted or answered plays no part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -47,28 +47,51 @@ class MatchRow(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     pool: str = ""
     "Matches of one pool are rated together: the same game, rules and size."
+    officials: dict[str, SeatRow] = {}
+    "Seats that take no part in the contest, such as judges: kept for the record, and in no count or rating."
 
 
-def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "", pool: str = "") -> MatchRow:
+def match_row(
+    trace: Trace,
+    entrants: Mapping[str, str],
+    *,
+    officials: Mapping[str, str] | None = None,
+    block: str = "",
+    pool: str = "",
+) -> MatchRow:
     """Returns the row of a played match.
 
     Args:
         trace: the record of the match.
         entrants: who sat where, by seat.
+        officials: likewise who held the seats that take no part in the contest; they get no rank.
         block: the seat-swapped set that the match belongs to; by default the trace's group.
         pool: the pool that the match belongs to.
 
     Raises:
-        UsageError: `entrants` names other seats than the trace has.
+        UsageError: `entrants` and `officials` together name other seats than the trace has.
     """
-    if set(entrants) != set(trace.seats):
+    held = {**entrants, **(officials or {})}
+    if set(held) != set(trace.seats):
         raise UsageError(
-            f"match {trace.id}: entrants were given for the seats {sorted(entrants)}, but the trace has"
-            f" {sorted(trace.seats)}; give one entrant for each seat"
+            f"match {trace.id}: entrants were given for the seats {sorted(held)}, but the trace has"
+            f" {sorted(trace.seats)}; give one entrant for each seat, and an official for each that is not ranked"
         )
     status = _status(trace)
-    ranks = {} if status == "void" else _ranks(trace)
+    ranks = {} if status == "void" else _ranks(trace, list(entrants))
     culprit = _culprit(trace) if status == "forfeit" else None
+    seats = {
+        seat: SeatRow(
+            entrant=held[seat],
+            role=info.role,
+            rank=ranks.get(seat),
+            reward=None if status == "void" else trace.returns.get(seat, 0.0),
+            forfeited=seat == culprit,
+            turns=sum(turn.seat == seat for turn in trace.turns),
+            tokens=sum(len(turn.completion_ids) for turn in trace.turns if turn.seat == seat),
+        )
+        for seat, info in trace.seats.items()
+    }
     return MatchRow(
         id=trace.id,
         block=block or trace.group,
@@ -77,18 +100,8 @@ def match_row(trace: Trace, entrants: Mapping[str, str], *, block: str = "", poo
         status=status,
         reason=_reason(trace),
         pool=pool,
-        seats={
-            seat: SeatRow(
-                entrant=entrants[seat],
-                role=info.role,
-                rank=ranks.get(seat),
-                reward=None if status == "void" else trace.returns.get(seat, 0.0),
-                forfeited=seat == culprit,
-                turns=sum(turn.seat == seat for turn in trace.turns),
-                tokens=sum(len(turn.completion_ids) for turn in trace.turns if turn.seat == seat),
-            )
-            for seat, info in trace.seats.items()
-        },
+        seats={seat: row for seat, row in seats.items() if seat in entrants},
+        officials={seat: row for seat, row in seats.items() if seat not in entrants},
     )
 
 
@@ -114,14 +127,15 @@ def _reason(trace: Trace) -> str:
     return trace.outcome.reason if trace.outcome is not None else str(trace.ending)
 
 
-def _ranks(trace: Trace) -> dict[str, int]:
+def _ranks(trace: Trace, contest: Sequence[str]) -> dict[str, int]:
+    """Returns the rank of each seat of the contest; empty where the game ranks nobody."""
     # A match that its turn limit cut off, with no outcome, is drawn: leaving it out would reward stalling.
     outcome = trace.outcome or Outcome(draw=True)
     if outcome.ranks:
-        return outcome.ranks
+        return {seat: rank for seat, rank in outcome.ranks.items() if seat in contest}
     if outcome.winners:
-        return {seat: 1 if seat in outcome.winners else 2 for seat in trace.seats}
-    return dict.fromkeys(trace.seats, 1) if outcome.draw else {}
+        return {seat: 1 if seat in outcome.winners else 2 for seat in contest}
+    return dict.fromkeys(contest, 1) if outcome.draw else {}
 
 
 __all__ = ["MatchRow", "SeatRow", "Status", "match_row"]

@@ -83,8 +83,12 @@ class Planner:
 
     @property
     def trained_seats(self) -> int:
-        """How many (trace, seat) pairs a step trains when no episode is void: the constant divisor of the loss."""
-        per_table = [sum(agent.policy == LEARNER for agent in table.values()) for table in self._tables]
+        """How many (trace, seat) pairs a step trains when no episode is void: the constant divisor of the loss.
+
+        Officials that the learner holds are not counted: they are paid nothing, so they train nothing.
+        """
+        contest = [seat for seat in self.env.possible_agents if self.env.role_of(seat) not in self.env.officials]
+        per_table = [sum(table[seat].policy == LEARNER for seat in contest) for table in self._tables]
         return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
 
     def plans(self, step: int) -> list[EpisodePlan]:

@@ -34,7 +34,7 @@ OWN = (".lock", "config.part")
 """What a kill can leave in a folder whose run has not begun."""
 WRITTEN = ("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final", "adapter", "tensorboard")
 """What a run writes."""
-DERIVED = ("matches.jsonl", "results.json", "index.html")
+DERIVED = ("matches.jsonl", "results.json", "index.html", "ranking")
 """What is made of a run afterwards, and is void without it."""
 SHOWN_DIFFERENCES = 5
 MARK = "llm_arena_run"
