@@ -162,8 +162,8 @@ class RewardModel:
 def _longest(model: Any, config: Any) -> int | None:
     """Returns the longest input in tokens; None where there is no limit."""
     for name, module in model.named_modules():
-        padding = getattr(module, "padding_idx", None)
+        padding: int | None = getattr(module, "padding_idx", None)
         if name.endswith("position_embeddings") and padding is not None:
-            return int(module.num_embeddings) - padding - 1  # RoBERTa's kin count positions from behind the padding's
+            return int(module.num_embeddings - padding - 1)  # RoBERTa's kin count positions from behind the padding's
     limit: int | None = getattr(config, "max_position_embeddings", None)
     return limit

@@ -25,8 +25,10 @@ from llm_arena.engines.base import Engine
 from llm_arena.engines.settings import EngineKind, EngineSettings
 from llm_arena.errors import ModelError, UsageError
 from llm_arena.lockstep import Lockstep
+from llm_arena.threads import in_thread
 
 if TYPE_CHECKING:
+    from llm_arena.engines.vllm_engine import VllmEngine
     from llm_arena.tokens import ChatFormat
 
 FLUSH_SECONDS = 10.0
@@ -57,6 +59,7 @@ class Runtime:
             does not depend on timing. An engine that has a `Lockstep` of its own brings that one.
         engine: what serves the models: settings, or just their kind (`vllm`), from which the runtime makes engines when
             models are asked for; or one engine for all. None is a transformers engine. The runtime closes them.
+        sleeps: vLLM engines free their GPU between `sleep` and `wake`, for a learner on the same one.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Runtime:
         max_open_episodes: int = 64,
         lockstep: bool | Lockstep = True,
         engine: Engine | EngineSettings | EngineKind | None = None,
+        sleeps: bool = False,
     ) -> None:
         if max_open_episodes < 1:
             raise UsageError(f"max_open_episodes={max_open_episodes}; expected 1 or more")
@@ -78,6 +82,7 @@ class Runtime:
         self._served: dict[str, ServedPolicy] = {}
         self._slots = asyncio.Semaphore(max_open_episodes)
         self._settings: EngineSettings | None = None
+        self._sleeps = sleeps
         given: list[Engine] = []
         if engine is None or isinstance(engine, str | EngineSettings):
             self._settings = EngineSettings(kind=engine) if isinstance(engine, str) else engine or EngineSettings()
@@ -96,7 +101,7 @@ class Runtime:
         """Returns which engine serves which policies, as JSON, for manifests."""
         return [engine.describe() for engine in self._home.engines]
 
-    def new_engine(self, *, max_batch_rows: int = 64, max_lora_rank: int = 0, sleeps: bool = False) -> Engine:
+    def new_engine(self, *, max_batch_rows: int = 64, max_lora_rank: int = 0) -> Engine:
         """Makes an engine of this runtime's settings for policies that the caller publishes; the runtime closes it.
 
         For the arguments see `llm_arena.engines.choose.make_engine`.
@@ -111,10 +116,25 @@ class Runtime:
             lockstep=self.lockstep,
             max_batch_rows=max_batch_rows,
             max_lora_rank=max_lora_rank,
-            sleeps=sleeps,
+            sleeps=self._sleeps,
         )
         self._home.engines.append(engine)
         return engine
+
+    async def sleep(self) -> None:
+        """Has the engines free the GPU that they share with the learner. Nothing may be sampled before `wake`."""
+        for engine in self._sleepers():
+            await engine.sleep()
+
+    async def wake(self) -> None:
+        """Has the engines take the GPU back."""
+        for engine in self._sleepers():
+            await engine.wake()
+
+    def _sleepers(self) -> list[VllmEngine]:
+        from llm_arena.engines.vllm_engine import VllmEngine
+
+        return [engine for engine in self._home.engines if self._sleeps and isinstance(engine, VllmEngine)]
 
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         """Runs a coroutine on the runtime's loop and returns its result; for synchronous callers, from any thread.
@@ -171,28 +191,7 @@ class Runtime:
         The caller may be cancelled at any time; the function then runs on, and its result is dropped. The thread
         does not keep the process alive.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_T] = loop.create_future()
-
-        def settle(result: _T | None, error: BaseException | None) -> None:
-            if answer.done():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(result)  # type: ignore[arg-type]  # no error: the result is there
-
-        def work() -> None:
-            result, error = None, None
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as raised:  # carried to the caller, whatever it is
-                error = raised
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(settle, result, error)
-
-        thread = threading.Thread(target=work, name="llm_arena-call", daemon=True)
-        thread.start()
+        answer, thread = in_thread(function, *args, **kwargs)
         self._home.calls = [*(other for other in self._home.calls if other.is_alive()), thread]
         return await answer
 

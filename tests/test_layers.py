@@ -14,7 +14,7 @@ SHELVES = ("envs", "agents", "train", "leaderboards")
 ROOMS = [
     ["types", "errors", "startup"],
     ["env", "bookkeeping", "registry", "spaces", "parsing", "problems", "checks", "leaks"],
-    ["agent", "engines", "tokens", "models", "model_sources", "lockstep"],
+    ["agent", "engines", "tokens", "models", "model_sources", "lockstep", "threads"],
     ["rating"],
     ["recorder", "trace_file", "runtime", "episode", "rollout", "roster", "matchmaking"],
     ["training", "boards"],

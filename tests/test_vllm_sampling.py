@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from llm_arena.engines.vllm_engine import KEPT_VERSIONS, VllmEngine, sampled_log
 from llm_arena.errors import EngineError, TrainingError, UnknownName
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
+from llm_arena.types import Completion
 from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
 
 ADAPTERS = 7
@@ -99,6 +102,13 @@ def test_a_sampled_stop_id_ends_the_completion_and_is_kept(shared: Served) -> No
         ([1] * 250, Sampling(max_new_tokens=7), "base", EngineError, "exceed the 256 positions"),
         ([1], Sampling(max_new_tokens=0), "base", EngineError, "max_new_tokens >= 1"),
         ([1], Sampling(max_new_tokens=1, temperature=-1.0), "base", EngineError, "temperature"),
+        (
+            [1],
+            Sampling(max_new_tokens=1, temperature=0.002),
+            "base",
+            EngineError,
+            r"below 0\.01, which vLLM would take",
+        ),
         ([1], Sampling(max_new_tokens=1), "bass", UnknownName, 'Did you mean "base"'),
     ],
 )
@@ -116,6 +126,10 @@ def test_a_cancelled_request_is_aborted_and_the_engine_goes_on(shared: Served) -
 
     with pytest.raises(TimeoutError):
         shared.runtime.run(give_up())
+    end = time.monotonic() + 5
+    while shared.client.get_num_unfinished_requests() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not shared.client.get_num_unfinished_requests()
     assert len(shared.ask(["base"])) == len(PROMPTS)
 
 
@@ -126,6 +140,8 @@ def test_the_sampled_id_is_looked_up_not_the_first_of_the_list() -> None:
         sampled_logprobs([5], [position])
     with pytest.raises(EngineError, match="2 ids with 1 log-prob"):
         sampled_logprobs([42, 42], [position])
+    with pytest.raises(EngineError, match="are the weights finite"):
+        sampled_logprobs([7], [{7: SimpleNamespace(logprob=math.nan)}])
 
 
 # ---- adapters ----------------------------------------------------------------------------------------------------
@@ -168,6 +184,26 @@ def test_only_the_newest_versions_stay_loaded(shared: Served, adapters: list[Pat
     with pytest.raises(UnknownName, match="version 0 of policy 'often' is not loaded any more; there are: 1, 2"):
         shared.ask(["often@0"])
     assert len(shared.ask(["often@1"])) == len(PROMPTS)
+    loaded = shared.runtime.run(shared.client.list_loras())
+    known = [adapter for versions in shared.engine._adapters.values() for adapter in versions.values()]
+    assert len(loaded) == len(known) + 1  # and the one that changes nothing
+
+
+def test_a_version_is_not_unloaded_under_a_request(shared: Served, adapters: list[Path]) -> None:
+    async def long_one() -> Completion:
+        running = asyncio.ensure_future(
+            shared.engine.generate([1], Sampling(max_new_tokens=250), "long@0")  # outlives the publications below
+        )
+        await asyncio.sleep(0.05)
+        for version in range(1, KEPT_VERSIONS + 1):
+            await shared.engine.publish("long", adapters[1], version)
+        assert running.done()
+        return await running
+
+    shared.publish("long", adapters[0], 0)
+    done = shared.runtime.run(long_one(), timeout=60)
+    assert (done.min_version, len(done.token_ids)) == (0, 250)
+    assert len(shared.ask(["base"])) == len(PROMPTS)
 
 
 @pytest.mark.parametrize("damage", ["torn", "rank", "foreign"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.vllm_engine import VllmEngine
@@ -50,7 +53,7 @@ def test_parity_holds_over_updates_of_full_weights(replaceable: Any) -> None:
 
 def test_parity_catches_a_stale_output_head(replaceable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What vLLM's own reload leaves behind: with tied embeddings the head computes with its old packed weights."""
-    client = replaceable.engine._llm
+    client = replaceable.served.client
     original = client.collective_rpc
 
     async def plain_reload(method: str, args: tuple[Any, ...] = ()) -> Any:
@@ -74,7 +77,7 @@ def test_parity_catches_a_stale_prefix_cache(replaceable: Any, monkeypatch: pyte
         return True
 
     check(replaceable.publisher, 0)  # fills the cache
-    monkeypatch.setattr(replaceable.engine._llm, "reset_prefix_cache", forget_nothing)
+    monkeypatch.setattr(replaceable.served.client, "reset_prefix_cache", forget_nothing)
     shake(replaceable.learner)
     replaceable.publisher.publish(20)
     with pytest.raises(TrainingError, match="does not serve the new weights"):
@@ -115,7 +118,55 @@ def test_another_architecture_is_refused_and_the_old_weights_serve_on(replaceabl
         replaceable.served.publish("learner", wider, 41)
     with pytest.raises(EngineError, match="has no config.json"):
         replaceable.served.publish("learner", tmp_path / "nothing", 41)
+    good = sorted(replaceable.publisher._folder.glob("v*"))[-1]
+    for name, damage, says in (
+        (
+            "lacks",
+            lambda weights: weights.pop("model.layers.0.mlp.down_proj.weight"),
+            "down_proj.weight has the shape None",
+        ),
+        ("foreign", lambda weights: weights.update(extra=torch.zeros(3)), "extra has the shape"),
+        (
+            "wide",
+            lambda weights: weights.update({"model.norm.weight": torch.zeros(65)}),
+            r"norm.weight has the shape \(65,\)",
+        ),
+    ):
+        shutil.copytree(good, tmp_path / name)
+        weights = load_file(good / "model.safetensors")
+        damage(weights)
+        save_file(weights, tmp_path / name / "model.safetensors")
+        with pytest.raises(EngineError, match=says):
+            replaceable.served.publish("learner", tmp_path / name, 41)
+    shutil.copytree(good, tmp_path / "torn")
+    whole = (good / "model.safetensors").read_bytes()
+    (tmp_path / "torn" / "model.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(EngineError, match="no whole safetensors"):
+        replaceable.served.publish("learner", tmp_path / "torn", 41)
     assert check(replaceable.publisher, 40) <= 1e-4
+
+
+def test_a_caller_that_gives_up_leaves_no_exchange_half_done(replaceable: Any) -> None:
+    engine, learner = replaceable.engine, replaceable.learner
+    replaceable.publisher.publish(44)
+    shake(learner)
+    new = replaceable.publisher._folder / "given-up"
+    new.mkdir()
+    learner.save(new)
+
+    async def gives_up() -> Completion:
+        publishing = asyncio.ensure_future(engine.publish("learner", new, 45))
+        await asyncio.sleep(0.002)
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        assert publishing.cancelled()
+        await asyncio.sleep(0)
+        return await engine.generate(PROMPTS[0], Sampling(max_new_tokens=8), "learner")
+
+    done = replaceable.served.runtime.run(gives_up(), timeout=60)
+    assert done.min_version == 45
+    assert gap(learner.model, [done], PROMPTS[:1]) <= 1e-4
+    assert check(replaceable.publisher, 45) <= 1e-4
 
 
 def test_a_killed_process_is_an_error_that_names_it_and_closing_still_works(replaceable: Any) -> None:
@@ -128,8 +179,15 @@ def test_a_killed_process_is_an_error_that_names_it_and_closing_still_works(repl
         os.kill(engine.pid, signal.SIGKILL)
         await running
 
+    async def waits_for_an_answer_that_never_comes() -> None:
+        await engine._process.call(asyncio.Event().wait())
+
     began = time.monotonic()
-    for call in (waits_while_it_dies, lambda: engine.generate([1], Sampling(max_new_tokens=1), "learner")):
+    for call in (
+        waits_while_it_dies,
+        waits_for_an_answer_that_never_comes,
+        lambda: engine.generate([1], Sampling(max_new_tokens=1), "learner"),
+    ):
         with pytest.raises(EngineError, match=r"vLLM process \(pid \d+\) has died with exit code -9.*same command"):
             served.runtime.run(call(), timeout=30)
     with pytest.raises(EngineError, match="has died"):

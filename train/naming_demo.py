@@ -52,7 +52,7 @@ TOPICS = SPLITS["heldout"]
 
 SHOWN_TOPICS = 8
 
-_SECONDS = 1.0
+_SECONDS = 0.25
 """Between two looks at the memory."""
 
 DEFAULTS = TrainConfig(
@@ -218,10 +218,10 @@ def _cells(record: Record) -> tuple[str, ...]:
 class Memory:
     """Measures the most memory that this process and its descendants held, in bytes, from entering it to leaving it.
 
-    Once a second the peaks of the resident memory (`VmHWM`) of all that live then are added up; the largest such sum
-    counts. Processes need not have their peaks at the same moment, and pages that they share count for each: this errs
-    upwards. A process that lives for less than a second can be missed. Where the system shows no other processes, as on
-    macOS, it is this one's peak alone, which is all there is without vLLM; on Windows nothing is measured.
+    Several times a second the resident memory of all that live is added up; the largest sum counts, and at least the
+    peak of this process. Pages that processes share, such as those of libraries, count for each, and a peak between two
+    looks can be missed. Where the system shows no other processes, as on macOS, it is this one's peak alone, which is
+    all there is without vLLM; on Windows nothing is measured.
     """
 
     def __init__(self) -> None:
@@ -238,27 +238,26 @@ class Memory:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        if sys.platform != "win32":
+            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            self.peak = max(self.peak or 0, own)
 
     def _watch(self) -> None:
-        while True:
-            now = own_memory()
+        while not self._ended.wait(_SECONDS):
+            now = held_memory()
             if now is not None:
                 self.peak = max(self.peak or 0, now)
-            if self._ended.wait(_SECONDS):
-                return
 
 
-def own_memory() -> int | None:
-    """Returns the sum of the peaks of this process and its living descendants, in bytes; None: unknown."""
-    if sys.platform == "win32":
-        return None
+def held_memory() -> int | None:
+    """Returns the resident memory of this process and its descendants together, in bytes; None: unknown."""
     if not Path("/proc/self/status").exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+        return None
     status = {}
     for path in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):  # it ended meanwhile
             fields = dict(line.partition(":")[::2] for line in path.read_text().splitlines())
-            status[int(path.parent.name)] = (int(fields["PPid"]), int(fields.get("VmHWM", "0").split()[0]) * 1024)
+            status[int(path.parent.name)] = (int(fields["PPid"]), int(fields.get("VmRSS", "0").split()[0]) * 1024)
     mine = {os.getpid()}
     while more := {pid for pid, (parent, _) in status.items() if parent in mine} - mine:
         mine |= more

@@ -58,15 +58,3 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Releases weights, threads and processes. Closing twice is fine; waiting requests get `EngineError`."""
         ...
-
-
-class SleepingEngine(Engine, Protocol):
-    """An engine that can share a GPU with the learner: they take turns."""
-
-    async def sleep(self) -> None:
-        """Frees the GPU. Nothing may be sampled before `wake`."""
-        ...
-
-    async def wake(self) -> None:
-        """Takes the GPU back."""
-        ...

@@ -13,6 +13,7 @@ from pathlib import Path
 from llm_arena.engines.base import Sampling
 from llm_arena.errors import EngineError, UnknownName, did_you_mean
 from llm_arena.lockstep import Lockstep
+from llm_arena.threads import in_thread
 from llm_arena.types import Completion
 
 
@@ -127,8 +128,7 @@ class BatchingEngine(ABC):
                 self._fail(request, f"the {self.name} engine was closed", None)
         if self._round is not None:
             await asyncio.wait([self._round])
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._worker.shutdown)
+        await in_thread(self._worker.shutdown)[0]
         self._versions.clear()
         self._release()
 

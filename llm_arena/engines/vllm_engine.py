@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import shutil
-import tempfile
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from llm_arena.engines import vllm_start
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.vllm_process import NAP_SECONDS, VllmProcess
 from llm_arena.engines.weight_folders import (
     computation,
     refuse_foreign_adapter,
@@ -30,24 +30,24 @@ from llm_arena.engines.weight_folders import (
     tensor_shapes,
     write_null_adapter,
 )
-from llm_arena.errors import EngineError, UnknownName, UsageError, did_you_mean
+from llm_arena.errors import EngineError, UnknownName, did_you_mean
+from llm_arena.threads import in_thread
 from llm_arena.types import Completion
 
+COLDEST = 0.01
+"""Lowest temperature above 0 that vLLM samples at."""
 KEPT_VERSIONS = 8
 """So many versions of an adapter stay loaded, the newest; the others are unloaded."""
-NAP_SECONDS = 0.5
-"""How often a waiting call looks whether the engine's process is alive."""
-CLOSE_SECONDS = 10.0
-
-_T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Adapter:
     """One version of an adapter as vLLM knows it."""
 
     request: Any
     folder: Path
+    users: int = 0
+    "Requests that sample from it now."
 
 
 @dataclass
@@ -86,29 +86,22 @@ class VllmEngine:
         self._settings = settings or EngineSettings(kind="vllm")
         self._max_lora_rank = max_lora_rank
         self._sleeps = sleeps
-        self._llm: Any = None
-        self._process: Any = None
+        self._process = VllmProcess()
         self._base: _Base | None = None
         self._adapters: dict[str, dict[int, _Adapter]] = {}
         self._null: _Adapter | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="llm-arena-vllm-"))
         self._numbers = itertools.count(1)
         self._adapter_numbers = itertools.count(1)
         self._publishing = asyncio.Lock()
-        self._running: set[asyncio.Future[Any]] = set()
         self._open = asyncio.Event()
         self._open.set()
-        self._closed = False
-        self._failed = False
-        self._given_up = threading.Event()
-        self._launching: asyncio.Future[None] | None = None
         self.max_context_tokens: int | None = None
         """Longest prompt and completion together, known once the process runs."""
 
     @property
     def pid(self) -> int | None:
         """Process id of the engine core; None before the start."""
-        return None if self._process is None else int(self._process.pid)
+        return self._process.pid
 
     @property
     def adapters(self) -> bool:
@@ -122,12 +115,18 @@ class VllmEngine:
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Samples one completion; see `Engine.generate`. `NAME@3` asks for version 3 of the adapter `NAME`."""
-        self._refuse_if_dead()
+        self._process.refuse_if_dead()
         await self._open.wait()  # full weights are being exchanged
-        self._refuse_if_dead()
+        self._process.refuse_if_dead()
         version, adapter = self._resolve(policy)
         self._check(prompt_ids, sampling, policy)
-        output = await self._watched(self._sample(prompt_ids, sampling, adapter))
+        if adapter is not None:
+            adapter.users += 1
+        try:
+            output = await self._process.call(self._sample(prompt_ids, sampling, adapter))
+        finally:
+            if adapter is not None:
+                adapter.users -= 1
         [choice] = output.outputs
         if choice.finish_reason not in ("stop", "length"):
             raise EngineError(f"vLLM ended a request with {choice.finish_reason!r}")
@@ -149,9 +148,14 @@ class VllmEngine:
         Raises:
             EngineError: the folder holds no model, or one that doesn't fit; or the process has died.
         """
-        directory = Path(directory)
-        self._refuse_if_dead()
+        # A caller that gives up leaves no exchange half done: it goes on, and others wait for its end.
+        task = asyncio.ensure_future(self._publish(policy, Path(directory), version))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(task)
+
+    async def _publish(self, policy: str, directory: Path, version: int) -> None:
         async with self._publishing:
+            self._process.refuse_if_dead()
             if (directory / "adapter_config.json").is_file():
                 await self._publish_adapter(policy, directory, version)
             elif self._base is None:
@@ -168,34 +172,20 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         """Frees the GPU for the learner: weights go to the host's memory, keys and values are dropped."""
-        if self._sleeps and self._llm is not None and not vllm_start.is_cpu():
-            await self._watched(self._llm.sleep(level=1, mode="wait"))
+        if self._sleeps and self._process.client is not None and not vllm_start.is_cpu():
+            await self._process.call(self._process.client.sleep(level=1, mode="wait"))
 
     async def wake(self) -> None:
         """Takes the GPU back after `sleep`."""
-        if self._sleeps and self._llm is not None and not vllm_start.is_cpu():
-            await self._watched(self._llm.wake_up())
+        if self._sleeps and self._process.client is not None and not vllm_start.is_cpu():
+            await self._process.call(self._process.client.wake_up())
 
     async def close(self) -> None:
         """Ends the process, and answers everybody who waits with `EngineError`."""
-        if self._closed:
-            return
-        self._closed = True
-        self._open.set()
-        for task in list(self._running):
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=1.0)
-        failed = self._failed or (self._process is not None and not self._process.is_alive())
-        if self._launching is not None and not self._launching.done():
-            failed = False
-            self._given_up.set()
-            await asyncio.wait([self._launching], timeout=CLOSE_SECONDS)
-        if self._llm is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._end)
-            self._llm = None
-        if not failed:  # else its log may be all that tells why
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._process.closed:
+            closing = self._process.close()
+            self._open.set()
+            await closing
 
     def describe(self) -> dict[str, Any]:
         """Returns what serves what, as JSON, for manifests."""
@@ -205,7 +195,9 @@ class VllmEngine:
         return {
             "engine": self.name,
             "version": vllm.__version__,
-            "dtype": "" if self._llm is None else str(self._llm.model_config.dtype).removeprefix("torch."),
+            "dtype": ""
+            if self._process.client is None
+            else str(self._process.client.model_config.dtype).removeprefix("torch."),
             "base": None if base is None else str(base.directory),
             "policies": sorted({*self._adapters, *([base.owner, *base.aliases] if base else [])}),
             "arguments": self._settings.vllm_args(),
@@ -237,9 +229,14 @@ class VllmEngine:
                 f"cannot sample {sampling.max_new_tokens} tokens at temperature {sampling.temperature}; "
                 "give max_new_tokens >= 1 and a finite temperature >= 0"
             )
+        if 0 < sampling.temperature < COLDEST:
+            raise EngineError(
+                f"temperature {sampling.temperature} is below {COLDEST}, which vLLM would take; give 0 (greedy) or "
+                f"at least {COLDEST}"
+            )
         if not prompt_ids:
             raise EngineError("the prompt is empty; send at least one id")
-        vocabulary = self._llm.model_config.get_vocab_size()
+        vocabulary = self._process.client.model_config.get_vocab_size()
         if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocabulary:
             raise EngineError(f"the prompt holds an id outside of the vocabulary (0 to {vocabulary - 1})")
         longest = self.max_context_tokens
@@ -265,7 +262,7 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         last = None
-        async for output in self._llm.generate(
+        async for output in self._process.client.generate(
             {"prompt_token_ids": list(prompt_ids)},
             params,
             f"r{next(self._numbers)}",
@@ -274,69 +271,18 @@ class VllmEngine:
             last = output
         return last
 
-    async def _watched(self, call: Awaitable[_T]) -> _T:
-        """Waits for a call of vLLM's client, and fails when the engine's process dies instead of waiting for ever."""
-        task = asyncio.ensure_future(call)
-        self._running.add(task)
-        try:
-            while not task.done():
-                await asyncio.wait([task], timeout=NAP_SECONDS)
-                if not task.done() and not self._process.is_alive():
-                    self._refuse_if_dead()
-            return task.result()
-        except asyncio.CancelledError:
-            if self._closed:
-                raise EngineError("the vllm engine was closed") from None
-            raise
-        except (EngineError, UsageError):
-            raise
-        # The boundary of the engine: whatever vLLM raises is told to those who wait.
-        except Exception as error:
-            await asyncio.sleep(0.1)  # the process may need a moment to be seen dead
-            self._refuse_if_dead()
-            details = " ".join(str(error).split())
-            raise EngineError(f"vLLM failed: {type(error).__name__}: {details:.300}") from error
-        finally:
-            self._running.discard(task)
-            if not task.done():
-                task.cancel()
-
-    def _refuse_if_dead(self) -> None:
-        if self._closed:
-            raise EngineError("the vllm engine is closed; make a new one")
-        if self._process is not None and not self._process.is_alive():
-            words = vllm_start.last_words(self._folder / "engine.log")
-            raise EngineError(
-                f"the vLLM process (pid {self._process.pid}) has died with exit code {self._process.exitcode}"
-                + (f": {words:.300}" if words else "")
-                + f" (log: {self._folder / 'engine.log'}). What had ended is recorded; "
-                "give the same command again to go on"
-            )
-
     # ---- weights --------------------------------------------------------------------------------------------------
 
     async def _start(self, policy: str, directory: Path, version: int) -> None:
         config, shapes = computation(directory), tensor_shapes(directory)
-        self._launching = asyncio.get_running_loop().run_in_executor(None, self._launch, directory)
-        await asyncio.shield(self._launching)  # a caller that gives up does not leave a process that nobody knows
-        self._refuse_if_dead()
-        self.max_context_tokens = int(self._llm.model_config.max_model_len)
+        found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
+        await self._process.start(found, self._settings.cuda_devices())
+        self.max_context_tokens = int(self._process.client.model_config.max_model_len)
         self._base = _Base(directory.resolve(), config, shapes, policy, version)
         # The first request takes up to 18 s on a CPU; nobody's clock should run then.
         for tokens in (1, 2):
-            await self._watched(self._sample([0], Sampling(max_new_tokens=tokens), None))
+            await self._process.call(self._sample([0], Sampling(max_new_tokens=tokens), None))
         await self._forget_prefixes()
-
-    def _launch(self, directory: Path) -> None:
-        found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
-        self._failed = True
-        self._llm, self._process = vllm_start.start(
-            found,
-            log=self._folder / "engine.log",
-            devices=self._settings.cuda_devices(),
-            given_up=self._given_up,
-        )
-        self._failed = False
 
     async def _replace(self, directory: Path, version: int) -> None:
         base = self._base
@@ -345,20 +291,21 @@ class VllmEngine:
             raise EngineError(
                 f"the weights of {base.owner!r} serve {', '.join(sorted(base.aliases))} too, and can't be replaced"
             )
-        refuse_unfit(directory, base.config)
+        refuse_unfit(directory, base.config, base.shapes)
         self._open.clear()
         try:
-            while self._running:  # they are sampling from the old weights
-                await asyncio.wait(self._running)
-            await self._watched(self._llm.collective_rpc("load_policy", args=(str(directory.resolve()),)))
+            while self._process.running:  # they are sampling from the old weights
+                await asyncio.wait(self._process.running)
+            client = self._process.client
+            await self._process.call(client.collective_rpc("load_policy", args=(str(directory.resolve()),)))
             await self._forget_prefixes()
+            base.replaced, base.version = True, version
         finally:
             self._open.set()
-        base.replaced, base.version = True, version
 
     async def _forget_prefixes(self) -> None:
         """Empties the prefix cache; what is in it was computed with other weights."""
-        if not await self._watched(self._llm.reset_prefix_cache()):
+        if not await self._process.call(self._process.client.reset_prefix_cache()):
             raise EngineError("vLLM's prefix cache could not be emptied, so old keys and values would be used")
 
     async def _publish_adapter(self, policy: str, directory: Path, version: int) -> None:
@@ -376,33 +323,28 @@ class VllmEngine:
         refuse_foreign_adapter(directory, self._base.shapes)
         if self._null is None and vllm_start.is_cpu():
             self._null = await self._load_adapter(directory, "null", write_null_adapter)
-            await self._watched(self._llm.pin_lora(self._null.request.lora_int_id))
+            await self._process.call(self._process.client.pin_lora(self._null.request.lora_int_id))
         adapter = await self._load_adapter(directory, f"{policy}@{version}", shutil.copytree)
         versions = self._adapters.setdefault(policy, {})
         versions[version] = adapter
         for old in sorted(versions)[:-KEPT_VERSIONS]:
             gone = versions.pop(old)
-            await self._watched(self._llm.remove_lora(gone.request.lora_int_id))
+            while gone.users:  # unloaded under a request, it would end the process
+                await asyncio.sleep(NAP_SECONDS)
+                self._process.refuse_if_dead()
+            await self._process.call(self._process.client.remove_lora(gone.request.lora_int_id))
             shutil.rmtree(gone.folder, ignore_errors=True)
 
     async def _load_adapter(self, directory: Path, name: str, copy: Callable[[Path, Path], object]) -> _Adapter:
         from vllm.lora.request import LoRARequest
 
         number = next(self._adapter_numbers)
-        folder = self._folder / "adapters" / f"{number}"
-        await asyncio.get_running_loop().run_in_executor(None, copy, directory, folder)
+        folder = self._process.folder / "adapters" / f"{number}"
+        await in_thread(copy, directory, folder)[0]
         request = LoRARequest(lora_name=f"{name}#{number}", lora_int_id=number, lora_path=str(folder))
-        if not await self._watched(self._llm.add_lora(request)):
+        if not await self._process.call(self._process.client.add_lora(request)):
             raise EngineError(f"vLLM did not take the adapter {directory}")
         return _Adapter(request, folder)
-
-    def _end(self) -> None:
-        self._llm.shutdown(timeout=CLOSE_SECONDS / 2)
-        self._llm.shutdown = lambda: None  # its destructor calls it again, when half of Python may be gone
-        self._process.join(CLOSE_SECONDS / 2)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join(CLOSE_SECONDS)
 
 
 def sampled_logprobs(token_ids: Sequence[int], positions: Sequence[Mapping[int, Any]] | None) -> list[float]:
@@ -415,7 +357,7 @@ def sampled_logprobs(token_ids: Sequence[int], positions: Sequence[Mapping[int, 
         positions: per position, id -> an object with `logprob` [T].
 
     Raises:
-        EngineError: a position is missing, or does not have the sampled id.
+        EngineError: a position is missing, does not have the sampled id, or a number is not finite.
     """
     given = [] if positions is None else list(positions)
     if len(given) != len(token_ids):
@@ -423,4 +365,7 @@ def sampled_logprobs(token_ids: Sequence[int], positions: Sequence[Mapping[int, 
     missing = [token for token, position in zip(token_ids, given, strict=True) if token not in position]
     if missing:
         raise EngineError(f"vLLM returned no log-probability for the sampled id {missing[0]}")
-    return [float(position[token].logprob) for token, position in zip(token_ids, given, strict=True)]
+    found = [float(position[token].logprob) for token, position in zip(token_ids, given, strict=True)]
+    if not all(map(math.isfinite, found)):
+        raise EngineError(f"vLLM returned the log-probabilities {found!r:.100}; are the weights finite?")
+    return found

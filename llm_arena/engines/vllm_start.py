@@ -10,7 +10,7 @@ import multiprocessing.spawn
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,8 +27,11 @@ CHILD_MAIN = "llm_arena.engines.vllm_child"
 WORKER = "llm_arena.engines.vllm_worker.PolicyWorker"
 LONGEST_DEFAULT_CONTEXT = 8192
 """Tokens; a model's own longest context can need more memory for one conversation than the machine has."""
-CPU_KV_BYTES = 1 << 30
-"""KV cache on a CPU, where vLLM would reserve a share of the machine's memory."""
+CPU_KV_BYTES = 1 << 29
+"""KV cache on a CPU, where vLLM would reserve a share of all memory: 11,000 tokens of SmolLM2-135M in float32."""
+
+SHARED_GPU = 0.35
+"""Share of a GPU's memory that an engine takes by default where the learner lives there too."""
 
 OURS = (
     *(
@@ -54,6 +57,10 @@ QUIET = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 """Environment of the child; vLLM reads some of it in this process, while it starts."""
+
+CHANGED = (*QUIET, LOG_VARIABLE, "LD_PRELOAD", "LD_LIBRARY_PATH", "NUMEXPR_MAX_THREADS", "LOCAL_WORLD_SIZE")
+CHANGED_PREFIXES = ("VLLM_", "TORCHINDUCTOR_", "AITER_", "OMP_", "KMP_", "CUDA_", "PYTORCH_", "NCCL_")
+"""Environment variables that the start may change in this process."""
 
 _starting = threading.Lock()
 
@@ -141,12 +148,14 @@ def arguments(directory: Path, settings: EngineSettings, *, max_lora_rank: int, 
         # 128 tokens, the default, is longer than most rules texts: the cache of shared prefixes would never hit.
         found |= {"enforce_eager": True, "block_size": 32}
     elif sleeps:
-        found |= {"enable_sleep_mode": True, "gpu_memory_utilization": 0.5}
+        found |= {"enable_sleep_mode": True, "gpu_memory_utilization": SHARED_GPU}
     if devices is not None and len(devices) > 1:
         found["tensor_parallel_size"] = len(devices)
     if max_lora_rank:
         found |= {"enable_lora": True, "max_lora_rank": _rank_step(max_lora_rank), "max_loras": 5, "max_cpu_loras": 33}
     found |= given
+    if cpu and max_lora_rank and found["max_loras"] < 2:
+        raise UsageError("engine.max_loras must be at least 2 on a CPU, where the base model takes one place itself")
     if not isinstance(found["max_model_len"], int):
         raise UsageError(f"engine.max_model_len must be a whole number of tokens, got {found['max_model_len']!r}")
     if cpu and "kv_cache_memory_bytes" not in given:
@@ -170,14 +179,17 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None, giv
     Raises:
         EngineError: it did not start; the message holds the child's own words.
     """
-    # Imported before the environment is changed: libraries that look at it only once must see the user's own.
-    from vllm import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    with _put_back():
+        # Imported before we change the environment: libraries that look at it only once must see the user's own.
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-    environment = {**QUIET, LOG_VARIABLE: str(log)}
-    if devices:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
-    with _starting, _environment(environment), _our_main(), _killing_if(given_up) as children:
+    with _starting, _put_back(), _our_main(), _killing_if(given_up) as children:
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        os.environ[LOG_VARIABLE] = str(log)
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
         try:
             client = AsyncLLM.from_engine_args(AsyncEngineArgs(**found))
         except (ValueError, TypeError, RuntimeError, OSError) as error:
@@ -238,17 +250,42 @@ def _rank_step(rank: int) -> int:
     return fitting[0]
 
 
+def visible_devices(devices: Sequence[int], already: str | None) -> str:
+    """Returns CUDA_VISIBLE_DEVICES for a child that is to see some of our devices, by their numbers here.
+
+    >>> visible_devices([1], "4,5")
+    '5'
+
+    Args:
+        devices: numbers as torch counts them in this process.
+        already: the variable's value in this process; None: all devices are seen.
+
+    Raises:
+        UsageError: this process itself does not see a device.
+    """
+    if not already:
+        return ",".join(map(str, devices))
+    seen = [name.strip() for name in already.split(",")]
+    if max(devices) >= len(seen):
+        raise UsageError(
+            f"engine.devices names device {max(devices)}, but CUDA_VISIBLE_DEVICES={already} has {len(seen)}"
+        )
+    return ",".join(seen[device] for device in devices)
+
+
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables for a while. vLLM sets more itself, LD_PRELOAD for one; all are put back."""
+def _put_back() -> Iterator[None]:
+    """Puts environment variables back that we, or vLLM as it is imported and started, may change. No others."""
     before = dict(os.environ)
-    os.environ.update({name: os.environ.get(name, value) for name, value in values.items()})
     try:
         yield
     finally:
-        for name in [name for name in os.environ if name not in before]:
-            del os.environ[name]
-        os.environ.update(before)
+        for name in {*before, *os.environ}:
+            if name in CHANGED or name.startswith(CHANGED_PREFIXES):
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    os.environ.pop(name, None)
 
 
 @contextmanager

@@ -32,8 +32,14 @@ def computation(directory: Path) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in NOTES}
 
 
-def refuse_unfit(directory: Path, served: dict[str, Any]) -> None:
-    """Raises EngineError unless a model folder has the architecture that is served, as `computation` returned it."""
+def refuse_unfit(directory: Path, served: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises EngineError unless a model folder has the architecture that is served, and all of its weights.
+
+    Args:
+        directory: the model folder.
+        served: what `computation` returned for the model that is served.
+        shapes: what `tensor_shapes` returned for it.
+    """
     given = computation(directory)
     different = sorted(key for key in given | served if given.get(key) != served.get(key))
     if different:
@@ -41,8 +47,16 @@ def refuse_unfit(directory: Path, served: dict[str, Any]) -> None:
             f"{directory} is another model than the one that is served: {different[0]} is "
             f"{given.get(different[0])!r}, not {served.get(different[0])!r}"
         )
-    if not any(directory.glob("*.safetensors")):
-        raise EngineError(f"{directory} has no safetensors weights")
+    found = tensor_shapes(directory)
+    wrong = {name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name)}
+    if served.get("tie_word_embeddings"):  # the head is the embedding under a second name, which may be left out
+        wrong -= {name for name in wrong if name.endswith("lm_head.weight") and not (name in found and name in shapes)}
+    if wrong:
+        name = min(wrong)
+        raise EngineError(
+            f"{directory} does not fit the model that is served: its tensor {name} has the shape {found.get(name)}, "
+            f"expected is {shapes.get(name)}"
+        )
 
 
 def refuse_foreign_adapter(directory: Path, base: dict[str, tuple[int, ...]]) -> None:

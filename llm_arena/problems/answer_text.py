@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
+from fractions import Fraction
 
 from llm_arena.parsing import boxed
 
 _OPEN, _CLOSE = "([{", ")]}"
-_SUPERSCRIPTS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
-_SUPERSCRIPT_RUN = re.compile("[\u207b\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+_RAISED = {"<super>": "^", "<sub>": "_"}
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+_ELLIPSIS = re.compile(r"\.\.\.+|\u2026|\\[lc]?dots[a-z]?(?![A-Za-z])")
+_OVERLINED = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*\{([0-9]+)\}(?![0-9\\.])")
+_ENDLESS = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]+?)\3{2,}\\ldots")
 _THOUSANDS = re.compile(r"(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 _SYMBOLS = {
     "\u2212": "-",
@@ -22,6 +26,8 @@ _SYMBOLS = {
     "\u03c0": "\\pi ",
     "\u221e": "\\infty ",
     "\u222a": "\\cup ",
+    "\u2205": "\\emptyset ",
+    "\u2044": "/",
     "\u2208": "\\in ",
     "\u2264": "\\le ",
     "\u2265": "\\ge ",
@@ -29,6 +35,8 @@ _SYMBOLS = {
     "\u00b1": "\\pm ",
     "\u00b0": "",
 }
+DOLLAR = "\u00a4"
+"""Stands for the sign of a currency; a bare dollar sign may be mathematics' quotation mark, and is taken off."""
 _RULES: list[tuple[re.Pattern[str], str]] = [
     (re.compile(pattern), new)
     for pattern, new in (
@@ -39,17 +47,26 @@ _RULES: list[tuple[re.Pattern[str], str]] = [
         (r"\\leqs?(?:lant)?(?![A-Za-z])", r"\\le"),
         (r"\\geqs?(?:lant)?(?![A-Za-z])", r"\\ge"),
         (r"\\neq(?![A-Za-z])", r"\\ne"),
+        (r"\\not\s*=", r"\\ne"),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\langle(?![A-Za-z])", "("),
+        (r"\\rangle(?![A-Za-z])", ")"),
+        (r"\\(?:emptyset|varnothing)(?![A-Za-z])", r"\\{\\}"),
+        (r"\\(?:[lr]?vert|mid)(?![A-Za-z])", "|"),
         (r"\\lbrace(?![A-Za-z])", r"\\{"),
         (r"\\rbrace(?![A-Za-z])", r"\\}"),
+        (r"\\mathrm\{\s*([ie])\s*\}", r" \1 "),
         (r"\\(?:textbf|textit|textrm|mathrm|mathbf|mbox)(?=\{)", r"\\text"),
         (r"\\text\{\s*\(([A-Za-z])\)\s*\}", r"\\text{\1}"),
         (r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\})", ""),
         (r"\\%", "%"),
-        (r"\\?\$|[\u20ac\u00a3]", ""),
+        (r"\\\$", DOLLAR),
+        (r"\$", ""),
         (r"(?<=[0-9])\{,\}(?=[0-9]{3})", ""),
         (r"\*\*", "^"),
         (r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"(?<![A-Za-z\\])(pi|infinity|sin|cos|tan|log|ln|exp)(?![A-Za-z])", r"\\\1 "),
+        (r"(?<![A-Za-z\\])(pi|infinity|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp)(?![A-Za-z])", r"\\\1 "),
         (r"\\infinity", r"\\infty"),
         (r"\\sqrt\s*([0-9A-Za-z])", r"\\sqrt{\1}"),
         (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
@@ -70,19 +87,39 @@ def normalize_answer(text: str) -> str:
             text = inside
         if "\\boxed" in text:  # a box that never closes holds no answer
             return ""
-    text = text.strip().strip("*").strip().rstrip(".,;").strip()
+    text = re.sub(r"(?<=[A-Za-z]{2})\\ldots$", "", _ELLIPSIS.sub(r"\\ldots", text).strip())
+    text = text.strip("*").strip().rstrip(".,;").strip()
     if text.startswith(("\\(", "\\[")) and text.endswith(("\\)", "\\]")):
         text = text[2:-2]
-    text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPTS) + "}", text)
+    text = _unraised(text)
     text = _VULGAR.sub(lambda half: _fraction(half.group()), text)
-    text = re.sub("\u221a\\s*(?:\\(([^()]*)\\)|([0-9A-Za-z]+))", r"\\sqrt{\1\2}", text)
+    # a root without brackets reaches over one number or letter, and in \u221a2x nobody knows
+    text = re.sub(r"\u221a\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![0-9A-Za-z.]))", r"\\sqrt{\1\2}", text)
     text = unicodedata.normalize("NFKC", "".join(_SYMBOLS.get(char, char) for char in text))
     for pattern, new in _RULES:
         text = pattern.sub(new, text)
+    text = _OVERLINED.sub(_repeating, _ENDLESS.sub(_repeating, text))
     text = text.strip().rstrip(".,;").strip()
     if not re.search(r"[()\[\]]|\\\{", text):  # in brackets a comma separates, else it may group digits
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     return text
+
+
+def _unraised(text: str) -> str:
+    """Returns `text` with raised and lowered characters as `^{...}` and `_{...}`; folded, 10\u2082 would become 102."""
+    pieces: list[str] = []
+    for mark, run in itertools.groupby(text, key=lambda char: _RAISED.get(unicodedata.decomposition(char).split(" ")[0])):
+        inside = "".join(run)
+        pieces.append(inside if mark is None else f"{mark}{{{unicodedata.normalize('NFKC', inside)}}}")
+    return "".join(pieces).replace("\u2212}", "-}")
+
+
+def _repeating(decimal: re.Match[str]) -> str:
+    r"""Returns the fraction that a number with repeating decimals is; `0.333\ldots` repeats what stands there thrice."""
+    whole, fixed, repeated = decimal.groups()
+    value = Fraction(int(whole + fixed or 0)) + Fraction(int(repeated), 10 ** len(repeated) - 1)
+    value /= 10 ** len(fixed)
+    return f"(\\frac{{{value.numerator}}}{{{value.denominator}}})"
 
 
 def _fraction(char: str) -> str:

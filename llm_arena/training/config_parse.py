@@ -57,8 +57,8 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
         key = re.sub(r"^--(no-)?", "", name).replace("-", "_")
         if name.startswith("--engine.") and key not in known:
             text = value if equals else next(arguments, None)
-            if text is None:
-                raise UsageError(f"{name} needs a value")
+            if text is None or (not equals and text.startswith("--")):
+                raise UsageError(f"{name} needs a value, e.g. {name} true")
             own_args[key.removeprefix("engine.")] = _value(text)
             continue
         if name.startswith("--") and key not in known | {"steps", "help"}:

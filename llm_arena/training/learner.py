@@ -349,7 +349,8 @@ class Learner:
         self.optimizer.state.clear()
         for key, value in tensors["optimizer"].items():
             kind, _, name = key.partition("/")
-            self.optimizer.state[self.parameters[name]][kind] = value.clone()
+            own = self.parameters[name]
+            self.optimizer.state[own][kind] = value.to(own.device, copy=True)
 
     def _trained(self) -> dict[str, Tensor]:
         """Returns what a step may change: all weights and buffers, or the adapter."""

@@ -19,7 +19,6 @@ import numpy as np
 
 from llm_arena.engines.base import Engine
 from llm_arena.engines.choose import chosen, words
-from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import ArenaError, TrainingError
 from llm_arena.models import resolve_model
 from llm_arena.recorder import sequences
@@ -43,6 +42,9 @@ from llm_arena.training.whole_folder import write_whole
 from llm_arena.types import Ending, Trace
 
 OnStep = Callable[[Row, Learner], object]
+EXACT_TOLERANCE = 1e-4
+COARSE_TOLERANCE = 0.2
+"""Default `parity_tolerance` in nats for an engine in float32, and in 16 bits (0.02 to 0.05 is usual there)."""
 PROBES = 4
 """Prompts on which engine and learner are compared."""
 
@@ -94,13 +96,12 @@ def train(
         print(words(config.engine), file=sys.stderr, flush=True)
     config = replace(config, engine=replace(config.engine, kind=chosen(config.engine)))
     source = _source(config) if source is None else source
-    with Runtime(engine=config.engine, max_open_episodes=config.max_open_episodes) as runtime:
+    placed = place(config)
+    with Runtime(engine=config.engine, max_open_episodes=config.max_open_episodes, sleeps=placed.shares_gpu) as runtime:
         # Before there is a folder: mistakes in the settings leave nothing behind.
-        placed = place(config)
         engine = runtime.new_engine(
             max_batch_rows=config.max_open_episodes * 16,
             max_lora_rank=config.lora_rank if placed.as_adapter else 0,
-            sleeps=placed.shares_gpu,
         )
         planner = Planner(config, roster, source, runtime)
         settings = _record(config, script, roster, source)
@@ -173,9 +174,10 @@ class Trainer:
             policy=LEARNER,
             folder=folder.path / "weights",
             adapter_of=base if placed.as_adapter else None,
-            sleeper=engine if placed.shares_gpu and isinstance(engine, VllmEngine) else None,
         )
         self.publisher.publish(self.step)
+        exact = engine.describe().get("dtype", "float32") == "float32"
+        self._tolerance = config.parity_tolerance or (EXACT_TOLERANCE if exact else COARSE_TOLERANCE)
         runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, context_tokens(base, engine)))
         self.planner = planner
         self.probes = self._probe_prompts(chat)
@@ -210,7 +212,7 @@ class Trainer:
         played = time.perf_counter()
         self._refuse_if_all_void(traces)
         self._refuse_if_nothing_was_sampled(traces)
-        self.publisher.rest_engine()
+        self.runtime.run(self.runtime.sleep())
         gained, batch, stats = self._learn(traces)
         learned = time.perf_counter()
         gap = None
@@ -332,8 +334,9 @@ class Trainer:
             self.probes,
             temperature=self.config.temperature,
             seed=derive_seed(self.config.seed, "probe"),
-            tolerance=self.config.parity_tolerance,
+            tolerance=self._tolerance,
             version=self.step,
+            tokens=min(8, self.config.max_new_tokens),
         )
 
     def _refuse_if_all_void(self, traces: Sequence[Trace]) -> None:
@@ -407,7 +410,8 @@ def _source(config: TrainConfig) -> StartSource:
 
 def _record(config: TrainConfig, script: str, roster: Roster | None, source: StartSource) -> dict[str, Any]:
     """Returns all that the weights depend on, as JSON, in the form that is kept in the run's folder."""
-    names = {key: who if isinstance(who, str) else who.name for key, who in (roster or {}).items()}
+    given = roster if roster is not None else config.seated()
+    names = {key: who if isinstance(who, str) else who.name for key, who in given.items()}
     return config.to_json() | {"script": script, "roster": names, "sha256_of_starts": digest(source)}
 
 

@@ -67,7 +67,11 @@ class Planner:
         elif config.opponent is None:
             tables = [dict.fromkeys(seats, LEARNER)]
         else:
-            tables = [{seat: LEARNER if seat == own else config.opponent for seat in seats} for own in seats]
+            tables = [
+                {seat: LEARNER if seat == own else config.opponent for seat in seats}
+                for own in seats
+                if self.env.role_of(own) not in self.env.officials
+            ]
         if not any(who == LEARNER for table in tables for who in table.values()):
             raise UsageError(f'nobody in the roster is trained; give a role or seat of {seats} to "{LEARNER}"')
         named = [{key: f"llm:{LEARNER}" if who == LEARNER else who for key, who in table.items()} for table in tables]

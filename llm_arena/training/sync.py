@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_arena.engines.base import Engine, Sampling, SleepingEngine
+from llm_arena.engines.base import Engine, Sampling
 from llm_arena.errors import TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
@@ -31,7 +31,6 @@ class Publisher:
         folder: for the versions in passing; emptied at the start.
         adapter_of: publish the learner's adapter beside this model folder, the base that it was trained on. None
             publishes whole models, an adapter merged into its base.
-        sleeper: the engine once more, if it is to free its GPU while the learner works.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Publisher:
         policy: str,
         folder: Path,
         adapter_of: Path | None = None,
-        sleeper: SleepingEngine | None = None,
     ) -> None:
         self._learner = learner
         self._engine = engine
@@ -52,13 +50,7 @@ class Publisher:
         self._folder = folder
         self._adapter_of = adapter_of
         self._base_is_there = False
-        self._sleeper = sleeper
         shutil.rmtree(folder, ignore_errors=True)
-
-    def rest_engine(self) -> None:
-        """Has the engine free the GPU that it shares with the learner, if it does, until the next `publish`."""
-        if self._sleeper is not None:
-            self._runtime.run(self._sleeper.sleep())
 
     def publish(self, version: int) -> None:
         """Gives the engine the learner's weights as they are now.
@@ -80,8 +72,7 @@ class Publisher:
                 self._learner.save_adapter(aside, base)
 
         write_whole(final, fill, what=f"version {version} of the weights", durable=False)
-        if self._sleeper is not None:
-            self._runtime.run(self._sleeper.wake())
+        self._runtime.run(self._runtime.wake())
         self._runtime.run(self._engine.publish(self._policy, final, version))
         for old in self._folder.glob("v*"):
             if old != final:
@@ -98,6 +89,7 @@ class Publisher:
             seed: of sampling.
             tokens: how many to sample after each prompt.
         """
+
         async def sample() -> list[Completion]:
             wanted = [
                 self._engine.generate(
@@ -116,7 +108,14 @@ class Publisher:
         return pairs
 
     def check(
-        self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, tolerance: float, version: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        seed: int,
+        tolerance: float,
+        version: int,
+        tokens: int = 8,
     ) -> float:
         """Probes, and stops the run if the engine does not serve what the learner holds.
 
@@ -129,7 +128,7 @@ class Publisher:
         Raises:
             TrainingError: a log-probability differs by more than the tolerance.
         """
-        pairs = self.probe(prompts, temperature=temperature, seed=seed)
+        pairs = self.probe(prompts, temperature=temperature, seed=seed, tokens=tokens)
         gap = max(abs(own - other) for own, other in pairs)
         if not all(abs(own - other) <= tolerance * max(1.0, abs(own)) for own, other in pairs):
             raise TrainingError(

@@ -50,6 +50,11 @@ class Served:
         self.engine = engine
         self.runtime = Runtime(engine=engine)
 
+    @property
+    def client(self) -> Any:
+        """The client of vLLM, for tests that look behind the engine."""
+        return self.engine._process.client
+
     def publish(self, policy: str, folder: Path, version: int) -> None:
         self.runtime.run(self.engine.publish(policy, folder, version))
 

@@ -1,0 +1,141 @@
+"""The vLLM process and our client of it: started once, watched while somebody waits for it, ended with its log kept."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llm_arena.engines import vllm_start
+from llm_arena.errors import EngineError
+from llm_arena.threads import in_thread
+
+NAP_SECONDS = 0.5
+"""How often a waiting call looks whether the process is alive."""
+CLOSE_SECONDS = 10.0
+"""How long the process gets to end by itself, or a start to give up."""
+DYING_SECONDS = 5.0
+"""How long a process that vLLM calls dead may take to end."""
+
+_T = TypeVar("_T")
+
+
+class VllmProcess:
+    """One engine core. `client` is vLLM's `AsyncLLM`; calls to it go through `call`."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="llm-arena-vllm-"))
+        """For files that go with the process."""
+        self.client: Any = None
+        self.running: set[asyncio.Future[Any]] = set()
+        """Calls that somebody waits for."""
+        self.closed = False
+        self._process: Any = None
+        self._launching: asyncio.Future[None] | None = None
+        self._failed = False
+        self._given_up = threading.Event()
+
+    @property
+    def log(self) -> Path:
+        """File with all that the process says."""
+        return self.folder / "engine.log"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id; None before the start."""
+        return None if self._process is None else int(self._process.pid)
+
+    async def start(self, arguments: Mapping[str, Any], devices: list[int] | None) -> None:
+        """Starts the process; for the arguments see `vllm_start.start`.
+
+        Raises:
+            EngineError: it did not start.
+        """
+
+        def launch() -> None:
+            self._failed = True
+            self.client, self._process = vllm_start.start(
+                arguments, log=self.log, devices=devices, given_up=self._given_up
+            )
+            self._failed = False
+
+        self._launching, _ = in_thread(launch)
+        self._launching.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # nobody may be left to ask
+        await asyncio.shield(self._launching)
+        self.refuse_if_dead()
+
+    async def call(self, call: Awaitable[_T]) -> _T:
+        """Waits for a call of the client, and fails when the process dies instead of waiting for ever.
+
+        Raises:
+            EngineError: whatever vLLM raised, or the process has died, or it was closed.
+        """
+        task = asyncio.ensure_future(call)
+        self.running.add(task)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=NAP_SECONDS)
+                if not task.done() and not self._process.is_alive():
+                    self.refuse_if_dead()
+            return task.result()
+        except asyncio.CancelledError:
+            if self.closed:
+                raise EngineError("the vllm engine was closed") from None
+            raise
+        except EngineError:
+            raise
+        # The boundary of the engine: whatever vLLM raises is told to those who wait.
+        except Exception as error:
+            if type(error).__name__ == "EngineDeadError":
+                await in_thread(self._process.join, DYING_SECONDS)[0]
+            self.refuse_if_dead()
+            details = " ".join(str(error).split())
+            raise EngineError(f"vLLM failed: {type(error).__name__}: {details:.300}") from error
+        finally:
+            self.running.discard(task)
+            if not task.done():
+                task.cancel()
+
+    def refuse_if_dead(self) -> None:
+        """Raises EngineError if the process has died or was closed."""
+        if self.closed:
+            raise EngineError("the vllm engine is closed; make a new one")
+        if self._process is not None and not self._process.is_alive():
+            words = vllm_start.last_words(self.log)
+            raise EngineError(
+                f"the vLLM process (pid {self._process.pid}) has died with exit code {self._process.exitcode}"
+                + (f": {words:.300}" if words else "")
+                + f" (log: {self.log}). What had ended is recorded; give the same command again to go on"
+            )
+
+    async def close(self) -> None:
+        """Ends the process, or its start, and what waits for it. The folder goes, unless the log tells of a failure."""
+        self.closed = True
+        for task in list(self.running):
+            task.cancel()
+        if self.running:
+            await asyncio.wait(self.running, timeout=1.0)
+        failed = self._failed or (self._process is not None and not self._process.is_alive())
+        if self._launching is not None and not self._launching.done():
+            failed = False
+            self._given_up.set()
+            await asyncio.wait([self._launching], timeout=CLOSE_SECONDS)
+        if self.client is not None:
+            await in_thread(self._end)[0]
+            self.client = None
+        if not failed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        self.client.shutdown(timeout=CLOSE_SECONDS / 2)
+        self.client.shutdown = lambda: None  # its destructor calls it again, when half of Python may be gone
+        self._process.join(CLOSE_SECONDS / 2)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(CLOSE_SECONDS)
