@@ -336,6 +336,21 @@ def test_an_unknown_model_is_an_error_each_time_and_the_next_one_loads(tiny_mode
         assert runtime.run(runtime.policy(str(tiny_model))).policy_id == str(tiny_model)
 
 
+FORGOTTEN = """
+import sys
+from llm_arena.runtime import Runtime
+runtime = Runtime()
+runtime.run(runtime.policy(sys.argv[1]))
+"""
+
+
+def test_a_runtime_that_nobody_closes_ends_with_the_program_without_a_word(tiny_model):
+    done = subprocess.run(
+        [sys.executable, "-c", FORGOTTEN, str(tiny_model)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def interrupted(tmp_path, *, signals=1) -> tuple[subprocess.Popen, list, str, float]:
     path = tmp_path / "t.jsonl"
     program = subprocess.Popen(

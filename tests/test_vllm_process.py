@@ -154,6 +154,14 @@ def test_devices_that_the_build_does_not_have_are_refused(tied: Path) -> None:
         vllm_start.arguments(tied, EngineSettings(kind="vllm", devices="0"), max_lora_rank=0, sleeps=False)
 
 
+def test_a_child_sees_the_devices_that_are_ours_to_give() -> None:
+    assert vllm_start.visible_devices([1, 2], None) == "1,2"
+    assert vllm_start.visible_devices([1], "4, 5") == "5"
+    assert vllm_start.visible_devices([0], "GPU-1,GPU-2") == "GPU-1"
+    with pytest.raises(UsageError, match="names device 1, but CUDA_VISIBLE_DEVICES=3 has 1"):
+        vllm_start.visible_devices([1], "3")
+
+
 def test_memory_holds_at_least_one_whole_context(tmp_path: Path) -> None:
     folder = random_model(tmp_path / "long", words=["a"], hidden_size=1024, layers=16, heads=8, max_positions=16384)
     found = vllm_start.arguments(folder, EngineSettings(kind="vllm"), max_lora_rank=0, sleeps=False)

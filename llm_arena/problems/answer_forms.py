@@ -1,48 +1,58 @@
-r"""The form of an answer: which parts it has, and how parts are compared.
+r"""The form of an answer: which parts it has, and how they hang together.
 
 An answer is a leaf (a number, an expression, words) or a form of several parts:
 
-    1, 5, 7   {1, 4}   \pm 7   x = 1 or x = 2       several values, in any order
+    1, 5, 7   \pm 7   x = 1 or x = 2                several values, in any order
+    {1, 4}   (-1, 0) \cup (2, 3)                    sets: in any order, and repeats don't count
     (0, 1.5)   [0, 1)   3 < x \le 5   matrix rows    values in order; their brackets count
-    (-1, 0) \cup (2, 3)                             several intervals, in any order
+    x > 3 and y < 5   x > 3 or y < 5                statements; "and" and "or" are two things
     x + 2y = 3   a < b < c                          relations: all sides and signs count
-    x = 5                                           a value with a name; the name counts if both have one
-    41 cm                                           a value with a unit; the unit counts if both have one
+    x = 5   x \in [0, 1]                            a value with a name; the name counts if both have one
+    41 cm   5 million   25 percent                  a value with a unit; the unit counts if both have one
 
-All parts must agree. `compare` is given a function for leaves and another for relations, so that the same code decides
-with plain fractions at once, and with computer algebra in another process.
+What has no sure reading (`1, 2, \ldots`, a determinant, words around numbers) stays text: it is right where the same
+text is expected, and else undecided.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 from llm_arena.problems.answer_numbers import TooBig, rational
-from llm_arena.problems.answer_text import split_top, whole_group
-
-Verdict = Literal["right", "wrong", "undecided"]
-"""Whether an answer is right; `undecided` where that could not be found out, and never right."""
+from llm_arena.problems.answer_text import DOLLAR, split_top, whole_group
+from llm_arena.problems.answer_units import split_unit
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value, as text. `words` are compared as text only."""
+    """One value, as text: an expression, words (other words are another answer), or text without a sure reading."""
 
     text: str
-    words: bool = False
+    kind: Literal["value", "words", "unread"] = "value"
     unit: str = ""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Several values. `brackets` is empty where order does not count, else what encloses the values in order."""
+    """Several values or statements.
+
+    `brackets` is what encloses values in order; without them and in braces order does not count. Statements are joined
+    by `and`, `or` or a comma, which may mean either. In a set repeats don't count.
+    """
 
     items: tuple[Form, ...]
     brackets: str = ""
+    joint: Literal["", "and", "or", ","] = ""
+    is_set: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the values counts."""
+        return self.brackets not in ("", "{}")
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,6 @@ class Relation:
 
 
 Form = Leaf | Parts | Named | Relation
-Compare = Callable[[str, str], Verdict]
-CompareRelations = Callable[[Relation, Relation], Verdict]
 
 _SIGN = re.compile(r"\\(?:le|ge|ne)(?![A-Za-z])|<=|>=|!=|[=<>\u2264\u2265\u2260]")
 _SIGN_NAMES = {"<=": "\\le", ">=": "\\ge", "!=": "\\ne", "\u2264": "\\le", "\u2265": "\\ge", "\u2260": "\\ne"}
@@ -73,15 +81,19 @@ _NAME = re.compile(
     r"(?:\\?[A-Za-z]+|\\text\{[^{}]*\}|[A-Za-z][A-Za-z ]*[A-Za-z])"
     r"(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9,]+\}))?'*(?:\([A-Za-z0-9]+\))?"
 )
+_JOINT = re.compile(
+    r"(?:\s*([,;])\s*|\s+)(?:(or|and)\s+|\\text\{\s*(or|and)\s*\}\s*)|\s*\\text\{\s*(or|and)\s*\}\s*"
+    r"|\s*\\(lor|vee|land|wedge)(?![A-Za-z])\s*|([,;])"
+)
+_SYMBOLIC = {"lor": "or", "vee": "or", "land": "and", "wedge": "and"}
 _COMMA = re.compile(r"[,;]")
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
-_OR = re.compile(r"\s+(?:or|and)\s+|\s*\\text\{\s*(?:or|and)\s*\}\s*|\s*\\(?:lor|vee|land|wedge)(?![A-Za-z])\s*")
-_MEMBER = re.compile(r"[A-Za-z]\s*\\in(?![A-Za-z])")
+_MEMBER = re.compile(r"([A-Za-z](?:_[A-Za-z0-9])?)\s*\\in(?![A-Za-z])\s*")
 _TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
-_UNIT = re.compile(r"(.*[0-9.}%)])\s*(?:\\text\{([^{}]+)\}|(?<=[0-9] )([A-Za-z]{2,}(?: [A-Za-z]+)*))(\^\{?[23]\}?)?")
-_CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+(?:\s*[AaPp]\.?[Mm]\.?)?")
-_MATRIX = re.compile(r"\\begin\{([a-zA-Z]*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
+_CLOCK = re.compile(r"[0-9]{1,2}(?::[0-5][0-9]){1,2}(?:\s*[AaPp]\.?[Mm]\.?)?")
+_MATRIX = re.compile(r"\\begin\{([bp]?matrix|smallmatrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _PRODUCT = re.compile(r"(?=[abc]*[xyz])[abcxyz]{2,3}")
+_PROSE = re.compile(r"(?<![A-Za-z\\])(?:[A-Za-z]{4,}|[A-Za-z]{2,}\s+[A-Za-z]{2,})")
 
 
 def read_form(text: str) -> Form:
@@ -91,19 +103,23 @@ def read_form(text: str) -> Form:
     >>> form.name, [leaf.text for leaf in form.value.items]
     ('n', ['1', '5'])
     """
+    if "\\ldots" in text:  # 1, 2, ... goes on as the reader pleases
+        return _unread(text)
+    pieces, joints = split_top(text, _JOINT)
+    if joints:
+        return _joined(text, pieces, joints)
     if member := _MEMBER.match(text):
-        text = text[member.end() :].strip()
+        return Named(_name(member[1]), read_form(text[member.end() :].strip()))
     pieces, unions = split_top(text, _UNION)
     if unions:
-        return Parts(tuple(read_form(piece) for piece in pieces))
+        return Parts(tuple(_spread([read_form(piece) for piece in pieces], ("", "{}"))), is_set=True)
     matrix = _MATRIX.fullmatch(text)
     if matrix:
         rows = [row for row in matrix[2].split("\\\\") if row.strip()]
         cells = (Parts(tuple(read_form(cell.strip()) for cell in row.split("&")), "row") for row in rows)
         return Parts(tuple(cells), "matrix")
-    pieces = [piece for part in split_top(text, _COMMA)[0] for piece in split_top(part, _OR)[0]]
-    if len(pieces) > 1:
-        return _several([read_form(piece) for piece in pieces])
+    if "\\begin" in text:  # |A| in another dress, a system, ...
+        return _unread(text)
     sides, signs = split_top(text, _SIGN)
     if signs:
         return _relation(sides, [_SIGN_NAMES.get(sign, sign) for sign in signs])
@@ -112,46 +128,89 @@ def read_form(text: str) -> Form:
         return _group(*inside)
     upper, lower = _both_signs(text)
     if upper != lower:
-        return Parts((_leaf(upper), _leaf(lower)))
+        return Parts((_leaf(upper), _leaf(lower)), is_set=True)
     return _leaf(text)
 
 
-def _several(items: Sequence[Form]) -> Form:
+def _joint(mark: str) -> str:
+    found = _JOINT.fullmatch(mark)
+    assert found is not None  # it is one of its matches
+    comma, word, text_word, lone_word, symbol, lone_comma = found.groups()
+    return word or text_word or lone_word or _SYMBOLIC.get(symbol, "") or lone_comma
+
+
+def _joined(text: str, pieces: Sequence[str], joints: Sequence[str]) -> Form:
+    """Returns values as one list, however they are joined, and statements as what their joints make of them."""
+    items = [read_form(piece) for piece in pieces]
+    marks = {_joint(mark) for mark in joints}
+    symbolic = any(re.search(r"\\[lvw]", mark) for mark in joints)
+    names = [item.name for item in items if isinstance(item, Named)]
+    if not symbolic and all(_is_value(item) for item in items) and len(set(names)) <= 1:
+        return _unread(text) if {",", ";"} <= marks else _several(items)
+    if len(marks) > 1 or any(isinstance(item, Parts) and item.joint for item in items):
+        return _unread(text)  # x = 1 and y = 2, x = 2 and y = 1: which binds closer?
+    [mark] = marks
+    if mark == "or" and not symbolic and len(names) == len(items) and len(set(names)) == 1:
+        return _several(items, is_set=True)
+    if mark in ("and", "or"):
+        return Parts(tuple(items), joint="and" if mark == "and" else "or")
+    if len(names) == len(items) == len(set(names)):  # a value or a bound for each name: all hold
+        return Parts(tuple(items), joint="and")
+    return _unread(text) if len(set(names)) > 1 and len(set(names)) < len(names) else Parts(tuple(items), joint=",")
+
+
+def _is_value(item: Form) -> bool:
+    """Returns whether a form is a value, or says by an equation what a name's values are."""
+    if isinstance(item, Named):
+        return item.relation is None or item.relation.signs == ("=",)
+    return not isinstance(item, Relation) and not (isinstance(item, Parts) and item.joint)
+
+
+def _several(items: Sequence[Form], *, is_set: bool = False) -> Form:
     r"""Returns a list of values; `n = 1, 5, 7` is one list with a name, and `\pm 1, 3` has three values."""
     first = items[0]
     if isinstance(first, Named) and all(not isinstance(item, Named) or item.name == first.name for item in items):
         plain = [item.value if isinstance(item, Named) else item for item in items]
-        return Named(first.name, Parts(tuple(_spread(plain))))
-    return Parts(tuple(_spread(items)))
+        return Named(first.name, Parts(tuple(_spread(plain)), is_set=is_set))
+    return Parts(tuple(_spread(items)), is_set=is_set)
 
 
-def _spread(items: Sequence[Form]) -> Iterator[Form]:
+def _spread(items: Sequence[Form], among: tuple[str, ...] = ("",)) -> Iterator[Form]:
+    """Yields the items of lists in a list, and of what else has brackets `among` these."""
     for item in items:
-        if isinstance(item, Parts) and not item.brackets:
+        if isinstance(item, Parts) and item.brackets in among and not item.joint:
             yield from item.items
         else:
             yield item
 
 
 def _group(brackets: str, inside: str) -> Form:
-    pieces, _ = split_top(inside, _COMMA)
     if brackets == "{}":
-        return _several([read_form(piece) for piece in pieces]) if inside.strip() else Parts(())
+        form = read_form(inside) if inside.strip() else Parts(())
+        if isinstance(form, Parts) and not form.brackets and not form.joint:
+            return Parts(form.items, "{}", is_set=True)
+        return form if isinstance(form, Named) or not _is_value(form) else Parts((form,), "{}", is_set=True)
+    pieces, _ = split_top(inside, _COMMA)
     if len(pieces) == 1:
         return read_form(inside.strip())
+    if "" in pieces or split_top(inside, _JOINT)[1] != split_top(inside, _COMMA)[1]:
+        return _unread(brackets[0] + inside + brackets[1])
     return Parts(tuple(read_form(piece) for piece in pieces), brackets)
 
 
 def _relation(sides: Sequence[str], signs: Sequence[str]) -> Form:
     names = [side if _NAME.fullmatch(side) else None for side in sides]
     if set(signs) == {"="}:
-        if None not in (values := {_value(side) for side in sides}) and len(values) == 1:
+        values = [_value(side) for side in sides]
+        known = {value for value in values if value is not None}
+        if None not in values and len(known) == 1:
             return _leaf(sides[-1])  # 12 + 30 = 42
         if names[0] is None and names[-1] is not None:  # 5 = x
             sides, names = sides[::-1], names[::-1]
         name = names[0]
-        if name is not None and not re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", sides[-1]):
-            return Named(_plain(name), read_form(sides[-1]), Relation((sides[0], sides[-1]), ("=",)))
+        one = name is not None and len(known) <= 1 and not any(names[1:-1])  # not x = 4 = 5, nor x = y = 3
+        if one and not re.search(rf"(?<![A-Za-z\\]){re.escape(str(name))}(?![A-Za-z])", sides[-1]):
+            return Named(_name(str(name)), read_form(sides[-1]), Relation((sides[0], sides[-1]), ("=",)))
     return _interval(sides, signs, names) or Relation(tuple(sides), tuple(signs))
 
 
@@ -169,7 +228,7 @@ def _interval(sides: Sequence[str], signs: Sequence[str], names: Sequence[str | 
     relation = Relation(tuple(sides), tuple(signs))
     opening = "[" if at and signs[at - 1] == "\\le" else "("
     closing = "]" if at < len(signs) and signs[at] == "\\le" else ")"
-    return Named(_plain(sides[at]), Parts((low, high), opening + closing), relation)
+    return Named(_name(sides[at]), Parts((low, high), opening + closing), relation)
 
 
 def _value(text: str) -> Fraction | None:
@@ -188,101 +247,31 @@ def _both_signs(text: str) -> tuple[str, str]:
 
 def _leaf(text: str) -> Leaf:
     if _CLOCK.fullmatch(text):
-        return Leaf(_plain(text), words=True)
-    if unit := _UNIT.fullmatch(text):
-        return Leaf(unit[1].strip(), unit=_plain((unit[2] or unit[3]) + (unit[4] or "")))
+        return Leaf(plain(text), "words")
+    measured = split_unit(text)
+    if measured:
+        value = _leaf(measured[0])
+        return value if value.kind == "unread" else Leaf(value.text, unit=measured[1])
     bare = _TEXT_COMMAND.sub(r"\1", text)
-    letters = bare.replace(" ", "")
-    if bare != text or (len(letters) > 1 and letters.isalpha() and not _PRODUCT.fullmatch(letters)):
-        return Leaf(_plain(text), words=True)
-    if re.search(r"(?<![A-Za-z\\])[A-Za-z]{2,}\s+[A-Za-z]{2,}", text):  # prose around numbers
-        return Leaf(_plain(text), words=True)
+    letters = bare.replace(" ", "").replace("-", "")
+    if len(letters) > 1 - (bare != text) and letters.isalpha() and not _PRODUCT.fullmatch(letters):
+        return Leaf(plain(text), "words")
+    if bare != text or DOLLAR in text or _PROSE.search(text):  # words around numbers
+        return _unread(text)
     return Leaf(re.sub(r"^\+\s*", "", text))
 
 
-def _plain(text: str) -> str:
-    plain = " ".join(_TEXT_COMMAND.sub(r"\1", text).split())
-    return plain.casefold() if len(plain) > 1 else plain  # x and X are two things
+def _unread(text: str) -> Leaf:
+    return Leaf(" ".join(text.split()), "unread")
 
 
-def compare(given: Form, gold: Form, same: Compare, related: CompareRelations) -> Verdict:
-    """Compares all parts of two forms.
-
-    Args:
-        given: the form of the prediction.
-        gold: the form of the right answer.
-        same: compares two expressions.
-        related: compares two relations.
-    """
-    if isinstance(given, Named) or isinstance(gold, Named):
-        return _compare_named(given, gold, same, related)
-    if isinstance(given, Relation) or isinstance(gold, Relation):
-        return related(given, gold) if isinstance(given, Relation) and isinstance(gold, Relation) else "wrong"
-    if isinstance(given, Leaf) and isinstance(gold, Leaf):
-        return _compare_leaves(given, gold, same)
-    if isinstance(given, Leaf) or isinstance(gold, Leaf):
-        parts, leaf = (gold, given) if isinstance(given, Leaf) else (given, gold)
-        assert isinstance(parts, Parts)
-        if parts.brackets or not parts.items:
-            return "wrong"
-        return all_of(compare(item, leaf, same, related) for item in parts.items)  # {5, 5} is 5
-    if given.brackets != gold.brackets:
-        return "wrong"
-    if gold.brackets:
-        if len(given.items) != len(gold.items):
-            return "wrong"
-        pairs = zip(given.items, gold.items, strict=True)
-        return all_of(compare(left, right, same, related) for left, right in pairs)
-    return all_of([_covers(given, gold, same, related), _covers(gold, given, same, related)])
+def plain(text: str) -> str:
+    """Returns words without their `text` command and, unless it is a single letter, without their case."""
+    spelled = " ".join(_TEXT_COMMAND.sub(r"\1", text).split())
+    return spelled.casefold() if len(spelled) > 1 else spelled  # x and X are two things
 
 
-def _covers(these: Parts, those: Parts, same: Compare, related: CompareRelations) -> Verdict:
-    """Whether each of `these` is among `those`."""
-    return all_of(any_of(compare(item, other, same, related) for other in those.items) for item in these.items)
-
-
-def _compare_named(given: Form, gold: Form, same: Compare, related: CompareRelations) -> Verdict:
-    if isinstance(given, Named) and isinstance(gold, Named):
-        if given.name == gold.name:
-            return compare(given.value, gold.value, same, related)
-        return _compare_equations(given, gold, related)
-    if isinstance(given, Relation) or isinstance(gold, Relation):
-        return _compare_equations(given, gold, related)
-    left, right = (form.value if isinstance(form, Named) else form for form in (given, gold))
-    return compare(left, right, same, related)
-
-
-def _compare_equations(given: Form, gold: Form, related: CompareRelations) -> Verdict:
-    """Compares what both say as relations; a value alone says nothing of an equation it is not solved for."""
-    left, right = (form.relation if isinstance(form, Named) else form for form in (given, gold))
-    return related(left, right) if isinstance(left, Relation) and isinstance(right, Relation) else "wrong"
-
-
-def _compare_leaves(given: Leaf, gold: Leaf, same: Compare) -> Verdict:
-    if given.unit and gold.unit and given.unit != gold.unit:
-        return "wrong"
-    if given.words or gold.words:
-        return "right" if _plain(given.text) == _plain(gold.text) else "wrong"
-    if not given.text or not gold.text:
-        return "wrong"
-    return "right" if given.text == gold.text else same(given.text, gold.text)
-
-
-def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns wrong if any is wrong, else undecided if any is, else right."""
-    found: Verdict = "right"
-    for verdict in verdicts:
-        if verdict == "wrong":
-            return "wrong"
-        found = "undecided" if verdict == "undecided" else found
-    return found
-
-
-def any_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns right if any is right, else undecided if any is, else wrong."""
-    found: Verdict = "wrong"
-    for verdict in verdicts:
-        if verdict == "right":
-            return "right"
-        found = "undecided" if verdict == "undecided" else found
-    return found
+def _name(text: str) -> str:
+    """Returns a name, without case where it is words: AB and ab, f(x) and F(x) are different things."""
+    spelled = " ".join(_TEXT_COMMAND.sub(r"\1", text).replace("{", "").replace("}", "").split())
+    return spelled.casefold() if re.fullmatch(r"[A-Za-z ]{3,}", spelled) else spelled

@@ -13,8 +13,8 @@ _OPEN, _CLOSE = "([{", ")]}"
 _RAISED = {"<super>": "^", "<sub>": "_"}
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _ELLIPSIS = re.compile(r"\.\.\.+|\u2026|\\[lc]?dots[a-z]?(?![A-Za-z])")
-_OVERLINED = re.compile(r"([0-9]*)\.([0-9]*)\\(?:overline|bar|dot)\s*\{([0-9]+)\}(?![0-9\\.])")
-_ENDLESS = re.compile(r"([0-9]*)\.([0-9]*?)([0-9]+?)\3{2,}\\ldots")
+_OVERLINED = re.compile(r"(?<![0-9])([0-9]{0,30})\.([0-9]{0,30})\\(?:overline|bar|dot)\s*\{([0-9]{1,30})\}(?![0-9\\.])")
+_ENDLESS = re.compile(r"(?<![0-9])([0-9]{0,30})\.([0-9]{0,30}?)([0-9]{1,30}?)\3{2,}\\ldots")
 _THOUSANDS = re.compile(r"(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 _SYMBOLS = {
     "\u2212": "-",

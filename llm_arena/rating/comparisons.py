@@ -25,6 +25,12 @@ class Comparisons:
     """[P], below `second`."""
     second: NDArray[np.intp]
     """[P]"""
+    seats: tuple[str, ...]
+    """Sorted names of the seats that they sat on."""
+    first_seat: NDArray[np.intp]
+    """[P]: the seat of `first`, an index into `seats`; `second_seat` likewise."""
+    second_seat: NDArray[np.intp]
+    """[P]"""
     outcome: NDArray[np.intp]
     """[P], `WIN`, `DRAW` or `LOSS` of `first`."""
     weight: NDArray[np.float64]
@@ -51,6 +57,8 @@ def comparisons(rows: Iterable[MatchRow], entrants: Sequence[str] = ()) -> Compa
     """
     first: list[str] = []
     second: list[str] = []
+    first_seat: list[str] = []
+    second_seat: list[str] = []
     outcome: list[int] = []
     weight: list[float] = []
     block: list[str] = []
@@ -60,28 +68,36 @@ def comparisons(rows: Iterable[MatchRow], entrants: Sequence[str] = ()) -> Compa
         names.update(seat.entrant for seat in row.seats.values())
         if row.status == "void":
             continue
-        ranked = [(seat.entrant, seat.rank) for seat in row.seats.values() if seat.rank is not None]
-        for i, (one, own) in enumerate(ranked):
-            for other, their in ranked[i + 1 :]:
+        ranked = [(name, seat.entrant, seat.rank) for name, seat in row.seats.items() if seat.rank is not None]
+        for i, (here, one, own) in enumerate(ranked):
+            for there, other, their in ranked[i + 1 :]:
                 if one != other:
                     first.append(one)
                     second.append(other)
+                    first_seat.append(here)
+                    second_seat.append(there)
                     outcome.append(WIN if own < their else DRAW if own == their else LOSS)
                     weight.append(2 / len(ranked))
                     block.append(row.block or row.id)
     if len(pools) > 1:
         raise UsageError(f"matches of several pools were given ({', '.join(sorted(pools))}); rate each pool by itself")
-    order = tuple(sorted(names))
+    order, seats = tuple(sorted(names)), tuple(sorted({*first_seat, *second_seat}))
     index = {name: number for number, name in enumerate(order)}
+    places = {name: number for number, name in enumerate(seats)}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(block))}
     left = np.fromiter((index[name] for name in first), np.intp, len(first))
     right = np.fromiter((index[name] for name in second), np.intp, len(second))
+    left_seat = np.fromiter((places[name] for name in first_seat), np.intp, len(first))
+    right_seat = np.fromiter((places[name] for name in second_seat), np.intp, len(second))
     seen = np.array(outcome, np.intp)
     swapped = left > right
     return Comparisons(
         entrants=order,
         first=np.where(swapped, right, left),
         second=np.where(swapped, left, right),
+        seats=seats,
+        first_seat=np.where(swapped, right_seat, left_seat),
+        second_seat=np.where(swapped, left_seat, right_seat),
         outcome=np.where(swapped, LOSS - seen, seen),
         weight=np.array(weight, np.float64),
         block=np.fromiter((numbers[name] for name in block), np.intp, len(block)),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_arena.errors import UnknownName, did_you_mean
-from llm_arena.rating.bradley_terry import Array, Fit
+from llm_arena.rating.bradley_terry import Array, Fit, variances_around_mean
 
 Flags = NDArray[np.bool_]
 
@@ -159,10 +159,9 @@ def _around_mean(fitted: Fit, members: NDArray[np.intp]) -> list[float]:
     """Returns var(theta_i - mean of the members); for one alone, who has no matches, the prior's."""
     if len(members) == 1:
         return [fitted.prior_sd**2 if fitted.prior_sd is not None else 0.0]
-    centre = np.eye(len(members)) - 1 / len(members)
     block = np.ix_(members, members)
-    both = [np.diag(centre @ covariance[block] @ centre) for covariance in (fitted.laplace, fitted.robust)]
-    larger: list[float] = np.maximum(0.0, np.maximum(*both)).tolist()
+    both = [variances_around_mean(covariance[block]) for covariance in (fitted.laplace, fitted.robust)]
+    larger: list[float] = np.maximum(*both).tolist()
     return larger
 
 
