@@ -21,6 +21,7 @@ from llm_arena.types import Cause, Ending, EnvSpec, Move, Outcome, Reply, Trace,
 if TYPE_CHECKING:
     from llm_arena.boards.evaluate import evaluate
     from llm_arena.checks import check_env
+    from llm_arena.engines.settings import EngineSettings
     from llm_arena.recorder import replay, sequences, verify
     from llm_arena.rollout import aplay, play, play_many
     from llm_arena.roster import make_agent
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "EngineSettings": "engines.settings",
     "Runtime": "runtime",
     "TraceWriter": "trace_file",
     "aplay": "rollout",
@@ -57,6 +59,7 @@ __all__ = [
     "ArenaError",
     "Cause",
     "Ending",
+    "EngineSettings",
     "EnvSpec",
     "IllegalReply",
     "Move",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Awaitable, Mapping
@@ -121,7 +122,9 @@ class VllmProcess:
             task.cancel()
         if self.running:
             await asyncio.wait(self.running, timeout=1.0)
-        failed = self._failed or (self._process is not None and not self._process.is_alive())
+        # Python itself ends children by SIGTERM when it exits
+        code = None if self._process is None else self._process.exitcode
+        failed = self._failed or code not in (None, 0, -signal.SIGTERM)
         if self._launching is not None and not self._launching.done():
             failed = False
             self._given_up.set()
