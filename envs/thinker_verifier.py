@@ -110,6 +110,7 @@ class ThinkerVerifier(ArenaEnv):
     id = "thinker-verifier-v0"
     summary = "A thinker proposes answers to a problem; a verifier checks them and gives the final one."
     roles = {"thinker": 1, "verifier": 1}
+    cooperative = True
     max_turns = 6
     baselines = {"scripted": scripted}
     input_arg = "problem"
@@ -221,7 +222,7 @@ class ThinkerVerifier(ArenaEnv):
             )
         if problem is not None and not (isinstance(problem, str) and problem.strip()):
             raise UsageError(f"{self.id}: problem={problem!r:.100}; expected the text of a problem")
-        numeric = isinstance(answer, int | float) and not isinstance(answer, bool)
+        numeric = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
         if answer is not None and not numeric and not (isinstance(answer, str) and answer.strip()):
             raise UsageError(
                 f"{self.id}: answer={answer!r:.100}; expected a number, or text like '7' or '\\frac{{1}}{{2}}'"

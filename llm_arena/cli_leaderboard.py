@@ -40,6 +40,7 @@ BOARD is a board of the shelf (see below), a TOML file, or the folder of a board
   id = "kuhn-poker-v0"
   args = {illegal = "random_legal"}
 
+In a cooperative game, such as thinker-verifier-v0, each entrant holds all seats and is ordered by its mean reward.
 Seats that take no part in the contest, such as those of naming-v0's judges, are held by an agent that is named below
 their game: [games.officials] judge = "AGENT".
 
@@ -47,9 +48,10 @@ The same command goes on where it was stopped, and plays again what a fault void
 may be added later. The folder holds manifest.json, matches.jsonl, traces.jsonl (`llm-arena replay` takes it),
 ratings.json, leaderboard.csv and leaderboard.md.
 
-Ratings: a lead of 400 points is odds of 10 to 1; +- is half of a 95 % interval; a rank such as 2-4 says which ranks
-the matches leave open. "provisional": +- is over 150. "no upper bound": nobody took a point from it who could tell how
-much better it is, so the rating is a lower bound; "no lower bound" is the reverse."""
+Ratings: a lead of 400 points is odds of 10 to 1 on seats of equal worth (ratings.json says what each seat is worth);
++- is half of a 95 % interval; a rank such as 2-4 says which ranks the matches leave open. "provisional": +- is over
+150. "no upper bound": nobody took a point from it who could tell how much better it is, so the rating is a lower bound;
+"no lower bound" is the reverse."""
 
 
 def run_leaderboard(argv: list[str]) -> int:

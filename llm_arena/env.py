@@ -81,6 +81,8 @@ class ArenaEnv(AECBooks):
     "Whether a step may take over 50 ms; then others play on meanwhile. With a slow setting an instance says True."
     officials: ClassVar[tuple[str, ...]] = ()
     "Roles that take no part in the contest: they are not ranked, and no entrant is rotated into them."
+    cooperative: ClassVar[bool] = False
+    "Whether all seats win or lose together: then nobody is ranked, and on a board each entrant holds all seats."
     hidden: ClassVar[tuple[str, ...]] = ()
     "Names of the attributes that hold what some seat may not know."
     system: ClassVar[str] = ""

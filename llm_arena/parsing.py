@@ -13,13 +13,15 @@ from collections.abc import Collection
 
 from llm_arena.types import Cause, Reply
 
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_OPENING, _CLOSING = "<think>", "</think>"
 _BRACKETED = re.compile(r"\[([^\[\]\n]*)\]")
 _LINE = re.compile(r"\b(?:ACTION|MOVE|ANSWER)\s*:[ \t]*([^\n]*)")
 _CLAUSE_END = re.compile(r"[.;,!?](?:\s|$)")
 _BRACE = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
 _CURRENCY = "$\u20ac\u00a3"
-_NUMERIC = re.compile(rf"(?<![\w.])[-\u2212]?(?:\\?[{_CURRENCY}])?-?\.?[0-9](?:[0-9.,:/]*[0-9])?")
+_CHUNK_END = re.compile("[\\s=<>\u2248~\u2014\u2192]+")
+_MARKS = "*_`\"'\u201c\u201d\u2018\u2019()[]\\"
+_SCALE = re.compile(r"(?:hundred|thousand|million|billion|trillion|dozen)s?\b", re.IGNORECASE)
 _PLAIN_NUMBER = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?|[0-9]+/[0-9]+")
 _WRAPPING = " \t\r\n*_`\"'\u201c\u201d\u2018\u2019.,;:!?"
 
@@ -46,9 +48,14 @@ def strip_thinking(text: str) -> str:
     Raises:
         IllegalReply: a block was opened and never closed (unparsable).
     """
-    text = _THINKING.sub("", text)
-    text = text.rpartition("</think>")[2]
-    if "<think>" in text:
+    kept: list[str] = []
+    at = 0
+    # by find, once over the text: a pattern would look for the end of each unclosed block anew
+    while (opened := text.find(_OPENING, at)) >= 0 and (closed := text.find(_CLOSING, opened + len(_OPENING))) >= 0:
+        kept.append(text[at:opened])
+        at = closed + len(_CLOSING)
+    text = "".join([*kept, text[at:]]).rpartition(_CLOSING)[2]
+    if _OPENING in text:
         raise IllegalReply(Cause.UNPARSABLE, "Close your thoughts, then answer.")
     return text
 
@@ -151,24 +158,34 @@ def boxed(text: str) -> str | None:
 
 
 def final_number(text: str) -> str | None:
-    """Returns the last number of `text` without its currency sign and thousands separators, or None.
+    r"""Returns the last number of `text` without its currency sign and thousands separators, or None.
 
-    A sign counts unless a digit or a letter stands before it. A last number that is more than one (`3:30`) is none,
-    and no earlier one takes its place.
+    Only a number that stands alone counts, and no earlier one takes the place of a last one that does not: not a
+    fragment of `\frac{1}{2}`, `2^10`, `1e5`, `1\u00bd`, `3:30`, `10-4`, `5cm`, `1 000 000` or `5 million`.
 
     >>> final_number("First 240 - 182 = 58. They earn $1,250, before tax")
     '1250'
-    >>> final_number("It falls to -4 degrees.")
-    '-4'
+    >>> final_number("It falls to -4 degrees."), final_number("It is 2^10.")
+    ('-4', None)
     """
-    numerics = _NUMERIC.findall(text)
-    if not numerics:
+    last = next((place for place in range(len(text) - 1, -1, -1) if text[place].isnumeric()), -1)
+    if last < 0:
         return None
-    last = re.sub(rf"[\\{_CURRENCY}]", "", numerics[-1]).replace("\u2212", "-")
-    digits = last.lstrip("-")
-    if len(last) - len(digits) > 1 or not _PLAIN_NUMBER.fullmatch(digits):
+    begin = end = last  # the chunk between spaces that holds it
+    while begin > 0 and not _CHUNK_END.match(text[begin - 1]):
+        begin -= 1
+    while end < len(text) and not _CHUNK_END.match(text[end]):
+        end += 1
+    # after a colon, unless it is one of 3:30, another chunk begins
+    chunk = re.split(r"(?<![0-9]):", text[begin:end])[-1].lstrip(_MARKS).rstrip(_MARKS + ".,;:!?%\u00b0\u2026")
+    number = re.sub("[\u2212\u2013]", "-", chunk)
+    number = re.sub(rf"^([-+]?)\\?[{_CURRENCY}]", r"\1", number).rstrip(_CURRENCY + "\\" + _MARKS)
+    sign, digits = re.fullmatch(r"([-+]?)(.*)", number, re.DOTALL).groups()  # type: ignore[union-attr]  # any text does
+    before, after = text[:begin].rstrip(), text[end:].lstrip()
+    touched = bool(before) and (before[-1] in "^/\u00f7" or (before[-1].isnumeric() and text[begin - 1].isspace()))
+    if touched or not digits or not _PLAIN_NUMBER.fullmatch(digits) or _SCALE.match(after):
         return None
-    return last.replace(",", "")
+    return sign.replace("+", "") + digits.replace(",", "")
 
 
 def printable(text: str) -> str:

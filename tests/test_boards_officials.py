@@ -68,7 +68,7 @@ def test_a_scripted_judge_in_a_seat_gives_the_table_of_the_same_judge_without_on
         assert judge.turns in (2, 0)  # equal names are not asked about
 
 
-@pytest.mark.parametrize("outcome", [None, Outcome(draw=True), Outcome(winners=["namer_0", "namer_1"])])
+@pytest.mark.parametrize("outcome", [None, Outcome(draw=True), Outcome(winners=["namer_0", "judge_0"])])
 def test_an_official_has_no_rank_however_the_match_ends(outcome: Outcome | None) -> None:
     roles = {"namer_0": "namer", "namer_1": "namer", "judge_0": "judge"}
     trace = Trace(
@@ -81,7 +81,8 @@ def test_an_official_has_no_rank_however_the_match_ends(outcome: Outcome | None)
         ending=Ending.TRUNCATED if outcome is None else Ending.TERMINATED,
     )
     row = match_row(trace, {"namer_0": "A", "namer_1": "B"}, officials={"judge_0": "J"})
-    assert {seat: entry.rank for seat, entry in row.seats.items()} == {"namer_0": 1, "namer_1": 1}
+    won = outcome is not None and bool(outcome.winners)
+    assert {seat: entry.rank for seat, entry in row.seats.items()} == {"namer_0": 1, "namer_1": 2 if won else 1}
     assert {seat: (entry.rank, entry.reward) for seat, entry in row.officials.items()} == {"judge_0": (None, -1.0)}
     with pytest.raises(UsageError, match="an official for each that is not ranked"):
         match_row(trace, {"namer_0": "A", "namer_1": "B"})

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from llm_arena.boards.formats import to_csv, to_markdown, to_text
 from llm_arena.boards.table import Row, Table, make_table
@@ -151,6 +154,90 @@ def test_equal_differences_are_sure_only_after_some_starts(starts: int, ranks: t
     assert best.reward_half_width is None  # not 0
 
 
+def test_an_anchor_that_met_nobody_anchors_nothing() -> None:
+    free, held = table(wins("A", "B", 4), "ABZ"), table(wins("A", "B", 4), "ABZ", anchor="Z")
+    assert held.warnings == ['the anchor "Z" met nobody in a match that ranks: 1000 is the mean instead']
+    assert held.rows == free.rows
+    rows = by_name(held)
+    assert (rows["Z"].status, rows["Z"].rank_low) == ("no matches", None)
+    assert rows["Z"].half_width is not None and rows["Z"].half_width > 400
+    assert held.model is not None and held.model["anchor"] is None
+    anchored = table(wins("A", "B", 4), "ABZ", anchor="B")
+    assert (anchored.warnings, by_name(anchored)["B"].rating, by_name(anchored)["B"].half_width) == ([], 1000, 0)
+
+
+def test_matches_that_rank_nobody_are_counted_aloud() -> None:
+    together = [row(9 + i, [("A", None, 1.0), ("B", None, 1.0)]) for i in range(3)]
+    found = table([*wins("A", "B", 4), *together])
+    assert found.warnings == ["matches in which all won or all lost, and which no rating counts: 3"]
+    assert (by_name(found)["A"].wins, by_name(found)["A"].matches) == (4, 7)
+
+
+def test_entrants_that_sat_alone_get_no_rating() -> None:
+    rows = [row(i, [(name, 1, 1.0), (name, 1, 1.0)], id=f"{name}{i}") for i in range(3) for name in "AB"]
+    for played in (rows, []):
+        found = table(played, alone=True)
+        assert not found.rated and found.model is None
+        assert [row.rating for row in found.rows] == [None, None]
+    # even if some row of them says that two met
+    assert not table(wins("A", "B", 4), alone=True).rated
+
+
+def test_what_a_seat_is_worth_is_told_and_valid_json() -> None:
+    rows = [
+        row(i, [("A", a, 0.0), ("B", 3 - a, 0.0)] if i % 2 else [("B", a, 0.0), ("A", 3 - a, 0.0)])
+        for i, a in enumerate([1, 1, 1, 1, 1, 1, 2, 2])
+    ]
+    model = table(rows).model
+    assert model is not None
+    seats = json.loads(json.dumps(model["seats"], allow_nan=False))
+    assert seats["player_0"]["nats"] == pytest.approx(-seats["player_1"]["nats"])
+    assert seats["player_0"]["nats"] > 0.1 < seats["player_0"]["standard_error"]
+    one_sided = table(wins("A", "B", 3)).model
+    assert one_sided is not None and one_sided["seats"] == {}
+
+
+def shown_by_markdown(text: str) -> list[str]:
+    """What a reader sees of the second column of a table."""
+    page = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
+    cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page)
+    assert not re.search(r"<(?!/?(h1|h2|p|table|thead|tbody|tr|td|th)\b)", page)
+    return [html.unescape(cell) for cell in cells[1 :: cells.index("status") + 1]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "&lt;b&gt; &amp;",
+        "~~struck~~",
+        "*b* _i_ `c` <b> [x](y) ![x](y) # $x$ a\\|b",
+        "plain v1.2-x (a, b): c",
+        "a@b.org",
+    ],
+)
+def test_markdown_shows_names_as_they_are(name: str) -> None:
+    found = table([row(0, [(name, 1, 1.0), ("B", 2, -1.0)])], [name, "B"])  # type: ignore[arg-type]
+    assert shown_by_markdown(to_markdown(found)) == ["entrant", name, "B"]
+
+
+def test_markdown_makes_no_links_of_addresses() -> None:
+    # GitHub makes links of addresses that begin with a scheme or www, if no backslash stands between.
+    name = "https://x.org/a HTTP://y.org www.z.org awww.b c: d"
+    found = table([row(0, [(name, 1, 1.0), ("B", 2, -1.0)])], [name, "B"])  # type: ignore[arg-type]
+    text = to_markdown(found)
+    assert r"https\://x.org/a HTTP\://y.org www\.z.org awww.b c: d" in text
+    assert shown_by_markdown(text) == ["entrant", name, "B"]
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'quoted", "'=x"])
+def test_a_spreadsheet_reads_no_name_as_a_formula(name: str) -> None:
+    rows = [row(0, [(name, 1, 1.0), ("B", 2, -1.0)])]
+    read = list(csv.reader(io.StringIO(to_csv(table(rows, [name, "B"]).rows), newline="")))  # type: ignore[arg-type]
+    assert [line[1] for line in read] == ["entrant", f"'{name}", "B"]
+    reward = read[0].index("reward")
+    assert [line[reward] for line in read[1:]] == ["1.0", "-1.0"]  # a number stays a number
+
+
 def test_formats_hold_names_that_look_like_markup() -> None:
     name = '*bold* <b> [x](y), "q"'
     found = table([row(0, [(name, 1, 1.0), ("B", 2, -1.0)])], [name, "B"])  # type: ignore[arg-type]
@@ -171,7 +258,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told_which() -> None:
         assert max(map(len, text.splitlines())) <= columns
         head = text.splitlines()[2].split()
         assert {"rank", "entrant", "rating", "+-"} <= set(head)
-    assert text.endswith("\n  left out, for want of room: 95 %, reward, win\n  rate")
+    assert text.endswith("\n  left out, for want of room: 95 %, reward, win\n  rate, win, draw, loss")
     assert "  incomplete: 1 of the planned matches are\n  missing" in text
     unrated = table([row(i, [(name, None, 1.0)], id=f"{name}{i}") for i in range(3) for name in "AB"])
     assert to_text(unrated, 20).splitlines()[2].split() == ["rank", "entrant", "reward", "+-", "status"]

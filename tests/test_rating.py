@@ -99,6 +99,27 @@ def test_a_game_without_order_compares_nobody() -> None:
     assert record.interval() == (0.0, 1.0)
 
 
+@pytest.mark.parametrize("winners", [["player_0", "player_1"], []])
+def test_who_wins_or_loses_together_is_not_ranked(winners: list[str]) -> None:
+    entrants = {"player_0": "A", "player_1": "B"}
+    played = row({"player_0": 1.2, "player_1": 1.2}, entrants, outcome=Outcome(winners=winners, reason="right"))
+    assert {seat.rank for seat in played.seats.values()} == {None}
+    assert win_rate([played], "A").n == 0
+    # Ranks are an author's own word, and a draw says that there was a contest.
+    ranked = Outcome(winners=winners, ranks={"player_0": 1, "player_1": 1})
+    for outcome in (ranked, Outcome(draw=True)):
+        assert win_rate([row({"player_0": 0.0, "player_1": 0.0}, entrants, outcome=outcome)], "A").draws == 1
+
+
+def test_an_officials_win_is_no_win_of_all() -> None:
+    played = make_trace({"player_0": 1.0, "player_1": 0.0, "judge_0": 1.0})
+    found = match_row(played, {"player_0": "A", "player_1": "B"}, officials={"judge_0": "J"})
+    assert {name: seat.rank for name, seat in found.seats.items()} == {"player_0": 1, "player_1": 2}
+    both = make_trace({"player_0": 1.0, "player_1": 1.0, "judge_0": 0.0})
+    found = match_row(both, {"player_0": "A", "player_1": "B"}, officials={"judge_0": "J"})
+    assert {seat.rank for seat in found.seats.values()} == {None}
+
+
 def test_unknown_entrants_and_wrong_seats_are_errors() -> None:
     played = row({"player_0": 1.0, "player_1": -1.0}, {"player_0": "trained", "player_1": "initial"})
     with pytest.raises(UnknownName, match='Did you mean "trained"'):

@@ -15,7 +15,7 @@ agent = "random-legal"        # all other keys are settings of the agent, e.g. m
 id = "kuhn-poker-v0"
 args = {retries = 1}
 starts = []                   # arguments that differ from block to block, e.g. [{topic = "tea"}, {topic = "ink"}]
-seating = "versus"            # "self": each entrant holds all seats, for games that are played together
+seating = "versus"            # "self": each entrant holds all seats, as it always does in a cooperative game
 
 [games.officials]             # of the game above: who holds the seats that are not ranked, by role or seat
 judge = "reward-model:OWNER/NAME"    # with settings: {agent = "smollm2-135m", temperature = 0.0}
@@ -38,8 +38,8 @@ import msgspec
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
 from llm_arena.matchmaking import Match, round_robin, seats_of
-from llm_arena.rating.bradley_terry import PRIOR_SD
-from llm_arena.registry import make
+from llm_arena.rating.bradley_terry import PRIOR_SDS, PriorSd
+from llm_arena.registry import env_class, make
 from llm_arena.types import EnvSpec, Json
 
 Seating = Literal["versus", "self"]
@@ -82,7 +82,8 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     "Arguments of the game, the same in all matches."
     starts: list[dict[str, Json]] = []
     "Further arguments, used in turn block by block; none: all blocks have the same."
-    seating: Seating = "versus"
+    seating: Seating | None = None
+    "None: `self` in a cooperative game, else `versus`."
     officials: dict[str, str | dict[str, Json]] = {}
     """Who holds the seats that take no part in the contest, by role or seat: an agent string, or a table such as
     `{"agent": "smollm2-135m", "temperature": 0.0}`."""
@@ -103,6 +104,20 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
     def contest(self) -> int:
         """Returns how many seats entrants hold."""
         return len(seats_of(self.specs()[0])[0])
+
+    def seated(self) -> Seating:
+        """Returns who sits together: `self` where no two entrants meet, and nobody gets a rating.
+
+        Raises:
+            UsageError: entrants are to meet in a cooperative game.
+        """
+        cooperative = env_class(self.specs()[0].id).cooperative
+        if cooperative and self.seating == "versus":
+            raise UsageError(
+                f'game {self.pool}: seating = "versus", but in {self.id} all seats win or lose together, so that no'
+                ' match can rank them; leave it out, or give "self": each entrant holds all seats'
+            )
+        return "self" if cooperative or self.contest() == 1 else self.seating or "versus"
 
     @property
     def pool(self) -> str:
@@ -125,8 +140,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     "For each set of entrants that meets (each pair, with two seats) in each game; rounded up to whole blocks."
     seed: int = 0
     anchor: str | None = None
-    prior_sd: float = PRIOR_SD
-    "Spread of strengths before any match, in nats."
+    prior_sd: PriorSd = "fitted"
+    "Spread of strengths before any match, in nats; `fitted`: chosen by the matches, from 1.5."
     engine: EngineSettings = EngineSettings()
 
     def __post_init__(self) -> None:
@@ -158,8 +173,11 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.matches < 1:
             raise UsageError(f"board {self.name}: matches = {self.matches}; expected 1 or more")
-        if not 0 < self.prior_sd < float("inf"):
-            raise UsageError(f"board {self.name}: prior_sd = {self.prior_sd}; expected a number above 0, in nats")
+        if self.prior_sd != "fitted" and not 0 < self.prior_sd < float("inf"):
+            raise UsageError(
+                f"board {self.name}: prior_sd = {self.prior_sd}; expected a number above 0, in nats, e.g."
+                f' {PRIOR_SDS[0]}, or "fitted"'
+            )
         names = [entrant.name for entrant in self.entrants]
         if self.anchor is not None and self.anchor not in names:
             raise UnknownName(
@@ -179,7 +197,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         for game in self.games:
             specs, seats = game.specs(), game.contest()
             _check_officials(game, specs)
-            alone = game.seating == "self" or seats == 1
+            alone = game.seated() == "self"
             found[game.pool] = round_robin(
                 specs,
                 players,
@@ -196,7 +214,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         lines = []
         for game in self.games:
             seats = game.contest()
-            if game.seating == "versus" and seats > 1 and self.matches % seats:
+            if game.seated() == "versus" and self.matches % seats:
                 up = -(-self.matches // seats) * seats
                 lines.append(f"{game.pool}: {self.matches} matches are rounded up to {up}, whole blocks of {seats}")
         return lines

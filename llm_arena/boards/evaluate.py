@@ -20,7 +20,7 @@ from llm_arena.errors import EngineError, UnknownName, UsageError
 from llm_arena.matchmaking import Match, play_matches, row_of
 from llm_arena.models import resolve_model
 from llm_arena.rating import MatchRow
-from llm_arena.rating.bradley_terry import PRIOR_SD
+from llm_arena.rating.bradley_terry import PriorSd
 from llm_arena.registry import env_class, registry
 from llm_arena.roster import make_agent
 from llm_arena.runtime import Runtime
@@ -47,13 +47,16 @@ def evaluate(
     matches: int = 100,
     seed: int = 0,
     anchor: str | None = None,
-    prior_sd: float = PRIOR_SD,
+    prior_sd: PriorSd = "fitted",
     folder: str | os.PathLike[str] | None = None,
     fresh: bool = False,
     runtime: Runtime | None = None,
     show_progress: bool = False,
 ) -> Leaderboard:
     """Lets entrants meet in games and returns the leaderboard. Works in notebooks too.
+
+    In a cooperative game, such as `thinker-verifier-v0`, entrants don't meet: each holds all seats, and is ordered by
+    its mean reward instead of a rating.
 
     Example:
         >>> import llm_arena
@@ -68,7 +71,7 @@ def evaluate(
         matches: for each set of entrants that meets (each pair, with two seats); rounded up to whole blocks.
         seed: decides all starts and all sampling.
         anchor: the entrant with 1000 points; None: the mean has them.
-        prior_sd: spread of strengths before any match, in nats.
+        prior_sd: spread of strengths before any match, in nats; "fitted": chosen by the matches, from 1.5.
         folder: where to keep matches, traces and tables. The same call goes on where it was stopped; more matches,
             entrants and games may be asked for. None: nothing is kept.
         fresh: delete what the folder has of an earlier board.

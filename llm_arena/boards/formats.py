@@ -66,19 +66,24 @@ def _wrapped(note: str, columns: int) -> list[str]:
 def to_markdown(table: Table) -> str:
     """Returns a table in Markdown under a heading."""
     head, *rows = _cells(table)
-    lines = [f"## {_plain(table.pool)}", "", f"{_plain(_played(table))}.", ""]
+    lines = [f"## {plain(table.pool)}", "", f"{plain(_played(table))}.", ""]
     lines.append(f"| {' | '.join(head)} |")
     lines.append(f"| {' | '.join('---' if name in _WORDS else '---:' for name in head)} |")
-    lines += [f"| {' | '.join(map(_plain, row))} |" for row in rows]
-    return "\n".join([*lines, *(f"\n{_plain(warning)}" for warning in table.warnings)]) + "\n"
+    lines += [f"| {' | '.join(map(plain, row))} |" for row in rows]
+    return "\n".join([*lines, *(f"\n{plain(warning)}" for warning in table.warnings)]) + "\n"
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    """Returns rows as CSV with all columns, under their names; what is not known is empty."""
+    """Returns rows as CSV with all columns, under their names; what is not known is empty.
+
+    Text that a spreadsheet would run as a formula (it begins with = + - @ or a control character) gets an apostrophe in
+    front, and so does text that begins with an apostrophe: to read a name back, take one leading apostrophe away.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Row.__struct_fields__)
-    writer.writerows(msgspec.structs.astuple(row) for row in rows)
+    for row in rows:
+        writer.writerow([_inert(cell) if isinstance(cell, str) else cell for cell in msgspec.structs.astuple(row)])
     return text.getvalue()
 
 
@@ -135,9 +140,14 @@ def _number(value: float | None, form: str) -> str:
     return _UNKNOWN if value is None else format(value, form)
 
 
-def _plain(text: str) -> str:
-    """Returns text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", text)
+def _inert(text: str) -> str:
+    return f"'{text}" if re.match(r"[=+\-@'\x00-\x1f]", text) else text
 
 
-__all__ = ["to_csv", "to_markdown", "to_text"]
+def plain(text: str) -> str:
+    """Returns text that Markdown, GitHub's too, shows as it is: no markup, entity, formula, link to a bare address."""
+    text = re.sub(r"([\\`*_\[\]<>#|&~$@])", r"\\\1", text)
+    return re.sub(r"(?i)(:)(?=//)|(?<=\bwww)(\.)", r"\\\1\2", text)
+
+
+__all__ = ["plain", "to_csv", "to_markdown", "to_text"]

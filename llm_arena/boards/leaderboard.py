@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from llm_arena.boards.board import Board, BoardError
-from llm_arena.boards.formats import to_csv, to_markdown, to_text
+from llm_arena.boards.formats import plain, to_csv, to_markdown, to_text
 from llm_arena.boards.manifest import MANIFEST, load_manifest, write_whole
 from llm_arena.boards.match_file import MATCHES, TRACES, read_rows, recorded
 from llm_arena.boards.table import Row, Table, make_table
@@ -53,7 +53,7 @@ class Leaderboard:
 
     def to_markdown(self) -> str:
         """Returns the tables in Markdown."""
-        head = f"# {self.name}\n\n" + (f"{self.summary}\n\n" if self.summary else "")
+        head = f"# {plain(self.name)}\n\n" + (f"{plain(self.summary)}\n\n" if self.summary else "")
         return head + "\n".join(map(to_markdown, self.tables))
 
     def to_csv(self) -> str:
@@ -103,7 +103,7 @@ def tabulate(
     """
     kept = list(rows)
     traces = {row.id for row in kept} if folder is None else recorded(folder / TRACES)
-    officials = {game.pool: {name: holder.words for name, holder in game.holders().items()} for game in board.games}
+    games = {game.pool: game for game in board.games}
     by_pool: dict[str, list[MatchRow]] = {pool: [] for pool in schedule}
     for row in kept:
         by_pool[row.pool].append(row)
@@ -115,7 +115,8 @@ def tabulate(
             planned=len(matches),
             anchor=board.anchor,
             prior_sd=board.prior_sd,
-            officials=officials[pool],
+            alone=games[pool].seated() == "self",
+            officials={name: holder.words for name, holder in games[pool].holders().items()},
             untraced=sum(row.id not in traces for row in by_pool[pool]),
         )
         for pool, matches in schedule.items()

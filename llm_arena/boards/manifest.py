@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, kw_only=True):
             pools={
                 game.pool: Pool(
                     specs=game.specs(),
-                    seating=game.seating,
+                    seating=game.seated(),
                     officials={
                         name: {
                             "agent": holder.agent,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special  # type: ignore[import-untyped]  # scipy ships no types
 
 from llm_arena.rating import MatchRow, Record, records
-from llm_arena.rating.bradley_terry import Array, Fit, bootstrap, fit
+from llm_arena.rating.bradley_terry import Array, Fit, PriorSd, bootstrap, fit
 from llm_arena.rating.comparisons import Comparisons, comparisons
 from llm_arena.rating.ladder import CONFIDENCE, Rating, bootstrap_ends, ladder, rank_bounds, shared_level
 from llm_arena.types import Json
@@ -73,7 +73,7 @@ class Table:
 
     pool: str
     rated: bool
-    """False where the game ranks nobody: then the mean reward orders the rows."""
+    """False where no match ranks anybody: then the mean reward orders the rows."""
     rows: list[Row]
     planned: int
     played: int
@@ -104,7 +104,8 @@ def make_table(
     *,
     planned: int,
     anchor: str | None,
-    prior_sd: float,
+    prior_sd: PriorSd,
+    alone: bool = False,
     officials: Mapping[str, str] | None = None,
     untraced: int = 0,
 ) -> Table:
@@ -115,8 +116,9 @@ def make_table(
         rows: its matches, void ones included.
         entrants: who is on the board, whether or not they have played.
         planned: matches of the whole schedule.
-        anchor: who has 1000 points; None: the mean has.
-        prior_sd: spread of strengths before any match, in nats.
+        anchor: who has 1000 points; None: the mean has, and so it does where the anchor met nobody.
+        prior_sd: spread of strengths before any match, in nats, or "fitted".
+        alone: each entrant held all seats of its matches, so that no rating is due.
         officials: who held the seats that take no part in the contest, by role or seat.
         untraced: how many of the matches have no trace.
 
@@ -127,17 +129,27 @@ def make_table(
     sums = _sums(rows, names)
     games = comparisons(rows, names)
     alive = [row for row in rows if row.status != "void"]
-    rated = len(games.first) > 0 or not alive
+    rated = not alone and (len(games.first) > 0 or not alive)
     counts = records(rows)
+    warnings = _warnings(rows, planned - len(alive), untraced)
     model = None
     found: list[Row] = []
-    groups = 1
     if rated:
+        if anchor is not None and anchor not in _compared(games):
+            warnings.append(f'the anchor "{anchor}" met nobody in a match that ranks: 1000 is the mean instead')
+            anchor = None
+        unranked = sum(all(seat.rank is None for seat in row.seats.values()) for row in alive)
+        if unranked:
+            warnings.append(f"matches in which all won or all lost, and which no rating counts: {unranked}")
         fitted = fit(games, prior_sd=prior_sd)
         ratings = ladder(fitted, anchor)
         met = dict.fromkeys(rating.component for rating in ratings if sums[rating.entrant].matches)
-        groups = len(met)
-        labels = {component: number for number, component in enumerate(met, start=1)} if groups > 1 else {}
+        labels = {component: number for number, component in enumerate(met, start=1)} if len(met) > 1 else {}
+        if labels:
+            warnings.append(
+                f"the entrants fall into {len(met)} groups that never met: ratings and ranks compare within a group"
+                " only"
+            )
         for rating in ratings:
             played = sums[rating.entrant].matches > 0
             status = _status(rating, anchor, labels.get(rating.component)) if played else "no matches"
@@ -166,7 +178,7 @@ def make_table(
         played=len(alive),
         void=void,
         officials=officials or {},
-        warnings=_warnings(rows, planned - len(alive), void, groups, untraced),
+        warnings=warnings,
         model=model,
     )
 
@@ -308,16 +320,18 @@ def _paired(names: Sequence[str], sums: dict[str, _Sums]) -> tuple[Array, Array]
     return lead, margin
 
 
-def _warnings(rows: Sequence[MatchRow], missing: int, void: int, groups: int, untraced: int) -> list[str]:
+def _compared(games: Comparisons) -> set[str]:
+    """Returns who met somebody in a match that ranks."""
+    return {games.entrants[place] for place in {*games.first.tolist(), *games.second.tolist()}}
+
+
+def _warnings(rows: Sequence[MatchRow], missing: int, untraced: int) -> list[str]:
     found = []
+    void = sum(row.status == "void" for row in rows)
     if missing:
         reasons = Counter(row.reason for row in rows if row.status == "void").most_common(1)
         why = f", {void} of them void (mostly {reasons[0][0]})" if void else ""
         found.append(f"incomplete: {missing} of the planned matches are missing{why}; give the same command again")
-    if groups > 1:
-        found.append(
-            f"the entrants fall into {groups} groups that never met: ratings and ranks compare within a group only"
-        )
     cut = sum(row.status == "truncated" for row in rows)
     if cut:
         found.append(f"matches that were cut off, and count as drawn where they had no outcome: {cut}")
@@ -329,8 +343,13 @@ def _warnings(rows: Sequence[MatchRow], missing: int, void: int, groups: int, un
 def _model(games: Comparisons, fitted: Fit, anchor: str | None) -> dict[str, Json]:
     draws = bootstrap(games, fitted, count=BOOTSTRAPS)
     return {
+        "anchor": anchor,
         "entrants": list(fitted.entrants),
         "theta": fitted.theta.tolist(),
+        "seats": {
+            seat: {"nats": worth, "standard_error": error}
+            for seat, worth, error in zip(fitted.seats, fitted.beta.tolist(), fitted.beta_sd.tolist(), strict=True)
+        },
         "log_nu": fitted.log_nu,
         "covariance_laplace": fitted.laplace.tolist(),
         "covariance_by_block": fitted.robust.tolist(),

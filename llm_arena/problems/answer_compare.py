@@ -58,7 +58,7 @@ def _is_read(form: Form) -> bool:
 
 def _compare(given: Form, gold: Form, same: Compare, related: CompareRelations) -> Verdict:
     if isinstance(given, Relation) or isinstance(gold, Relation):
-        return _compare_statements(given, gold, related)
+        return related(given, gold)
     if isinstance(given, Named) or isinstance(gold, Named):
         return _compare_named(given, gold, same, related)
     if isinstance(given, Leaf) and isinstance(gold, Leaf):
@@ -69,16 +69,31 @@ def _compare(given: Form, gold: Form, same: Compare, related: CompareRelations) 
     if isinstance(gold, Leaf):
         return _compare_with_leaf(given, gold, same, related)
     if given.joint != gold.joint:
-        return _compare_statements(given, gold, related)
+        return related(given, gold)
+    if _is_union(given) or _is_union(gold):
+        found = _compare_in_any_order(given, gold, same, related) if _is_union(given) and _is_union(gold) else "wrong"
+        return found if found == "right" else related(given, gold)  # intervals may overlap or touch
     if given.ordered and gold.ordered:
         return _compare_in_order(given, gold, same, related)
     if not given.ordered and not gold.ordered:
         found = _compare_in_any_order(given, gold, same, related)
-        return _compare_statements(given, gold, related) if found == "wrong" and gold.joint else found
+        return found if found != "wrong" or _are_values(given) and _are_values(gold) else related(given, gold)
     ordered, other = (given, gold) if given.ordered else (gold, given)
     if len(other.items) == 1 or (other.is_set and other.items and not other.joint):
         return all_of(_compare(item, ordered, same, related) for item in other.items)
     return "wrong"
+
+
+def _is_union(parts: Parts) -> bool:
+    return parts.is_set and not parts.brackets and any(isinstance(item, Parts) and item.ordered for item in parts.items)
+
+
+def _are_values(parts: Parts) -> bool:
+    """Returns whether a list has values only, at most named ones, so that one that differs is seen to."""
+    named = [item for item in parts.items if isinstance(item, Named)]
+    return not parts.joint or (
+        len(named) == len(parts.items) and all(item.relation and item.relation.signs == ("=",) for item in named)
+    )
 
 
 def _compare_with_leaf(parts: Parts, leaf: Leaf, same: Compare, related: CompareRelations) -> Verdict:
@@ -133,20 +148,11 @@ def _matches(table: Sequence[Sequence[Verdict]], good: tuple[Verdict, ...]) -> b
 
 def _compare_named(given: Form, gold: Form, same: Compare, related: CompareRelations) -> Verdict:
     if isinstance(given, Named) and isinstance(gold, Named) and given.name != gold.name:
-        return _compare_statements(given, gold, related)
+        return related(given, gold)
     if any(isinstance(form, Parts) and form.joint for form in (given, gold)):
-        return _compare_statements(given, gold, related)
+        return related(given, gold)
     left, right = (form.value if isinstance(form, Named) else form for form in (given, gold))
-    found = _compare(left, right, same, related)
-    bounds = [form for form in (given, gold) if isinstance(form, Named) and form.relation]
-    if found == "wrong" and any(bound.relation and set(bound.relation.signs) != {"="} for bound in bounds):
-        return "wrong"
-    return found
-
-
-def _compare_statements(given: Form, gold: Form, related: CompareRelations) -> Verdict:
-    """Compares what both say: texts alike say the same, and of the rest `related` knows more."""
-    return related(given, gold)
+    return _compare(left, right, same, related)
 
 
 def _compare_leaves(given: Leaf, gold: Leaf, same: Compare) -> Verdict:

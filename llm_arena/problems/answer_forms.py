@@ -201,7 +201,7 @@ def _group(brackets: str, inside: str) -> Form:
 def _relation(sides: Sequence[str], signs: Sequence[str]) -> Form:
     names = [side if _NAME.fullmatch(side) else None for side in sides]
     if set(signs) == {"="}:
-        values = [_value(side) for side in sides]
+        values = [value_of(side) for side in sides]
         known = {value for value in values if value is not None}
         if None not in values and len(known) == 1:
             return _leaf(sides[-1])  # 12 + 30 = 42
@@ -231,7 +231,8 @@ def _interval(sides: Sequence[str], signs: Sequence[str], names: Sequence[str | 
     return Named(_name(sides[at]), Parts((low, high), opening + closing), relation)
 
 
-def _value(text: str) -> Fraction | None:
+def value_of(text: str) -> Fraction | None:
+    """Returns the number that `text` is, or None if it is none or too big."""
     try:
         return rational(text)
     except TooBig:

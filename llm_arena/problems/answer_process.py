@@ -2,9 +2,12 @@
 
 A symbolic step can run for ever or fill the memory, inside native code that no Python timeout reaches
 (huggingface/Math-Verify issues #63, #65). So it runs in a process of its own: a fresh interpreter, never the user's
-main module, spoken to in JSON lines over its standard input and output. It ends by itself when its input ends, and a
-timer of the kernel ends it when a comparison takes too long, even if nobody is left to kill it. One that has died is
+main module, spoken to in JSON lines over its standard input and output. It ends by itself when its input ends, and
+timers of the kernel end it when a comparison takes too long, even if nobody is left to kill it. One that has died is
 replaced at the next question.
+
+There are two queues, each with a process of its own. All comparisons begin in the quick one; what takes long there is
+done again in the slow one, so that a plain comparison never waits for a hard one.
 """
 
 from __future__ import annotations
@@ -22,20 +25,25 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from llm_arena.errors import EngineError, MissingExtra
-from llm_arena.problems.answer_forms import Verdict
+from llm_arena.problems.answer_compare import Verdict
 
-PROCESSES = 2
-"""How many comparisons run at once."""
+QUICK_SECONDS = 0.5
+"""Processor time that a comparison gets before it has to queue with other slow ones."""
+PROCESSES = {"quick": 1, "slow": 1}
+"""How many comparisons run at once in each queue; what is quick never waits for what is slow."""
 START_SECONDS = 60.0
 """How long a process may take to import what it needs."""
+WALL_FACTOR = 10
+"""Seconds on the clock for each second of processor time: a busy machine must not change a verdict."""
 MARGIN_SECONDS = 1.0
-"""What the process has on top of its limit to answer or to be killed by its own timer."""
+"""What the process has on top of that to answer or to be killed by its own timer."""
 
 _ROOT = Path(__file__).parents[2]
-_REQUIRED = ("math_verify", "latex2sympy2_extended", "sympy")
+_REQUIRED = ("sympy",)
+_TIMERS = (-signal.SIGPROF, -signal.SIGVTALRM, -signal.SIGALRM)
 
 
 class AnswerProcess:
@@ -44,25 +52,33 @@ class AnswerProcess:
     def __init__(self) -> None:
         self._running: subprocess.Popen[bytes] | None = None
 
-    def ask(self, given: str, gold: str, seconds: float) -> Verdict:
+    def ask(self, given: str, gold: str, seconds: float, *, kill: bool = True) -> Verdict | Literal["slow"]:
         """Returns the verdict on two normalized answers; undecided if the process did not live to give one.
+
+        Args:
+            given: the prediction.
+            gold: the right answer.
+            seconds: limit, in processor time.
+            kill: whether to end the process at the limit, which is sure; else it may say that the comparison is slow,
+                and live on.
 
         Raises:
             EngineError: the process does not start.
         """
-        line = json.dumps({"given": given, "gold": gold, "seconds": seconds}).encode() + b"\n"
+        late: Literal["undecided", "slow"] = "undecided" if kill else "slow"
+        line = json.dumps({"given": given, "gold": gold, "seconds": seconds, "kill": kill}).encode() + b"\n"
         for _ in range(2):  # one that was killed by something else, maybe before this question, says nothing about it
             if self._running is None:
                 self._start()
             with contextlib.suppress(BrokenPipeError):  # then there is no answer either
                 self._stream("stdin").write(line)
                 self._stream("stdin").flush()
-            answer = self._read_line(seconds + MARGIN_SECONDS)
+            answer = self._read_line(WALL_FACTOR * seconds + MARGIN_SECONDS)
             if answer:
-                verdict: Verdict = json.loads(answer)
+                verdict: Verdict | Literal["slow"] = json.loads(answer)
                 return verdict
-            if self.close() == -signal.SIGALRM or answer is None:
-                break
+            if self.close() in _TIMERS or answer is None:
+                return late
         return "undecided"
 
     def close(self) -> int:
@@ -109,12 +125,12 @@ class AnswerProcess:
         return self._stream("stdout").readline()  # it writes whole lines, so this does not wait
 
 
-class _Pool:
-    """The processes of this interpreter, handed out one by one."""
+class _Queue:
+    """Some processes of this interpreter, handed out one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int) -> None:
         self.free: queue.LifoQueue[AnswerProcess] = queue.LifoQueue()  # the newest first: it is started
-        for _ in range(PROCESSES):
+        for _ in range(processes):
             self.free.put(AnswerProcess())
 
     @contextlib.contextmanager
@@ -129,16 +145,16 @@ class _Pool:
             self.free.put(process)
 
 
-_pools: dict[int, _Pool] = {}
+_pools: dict[int, dict[str, _Queue]] = {}
 _lock = threading.Lock()
 
 
 @atexit.register
 def close() -> None:
     """Ends the processes that this interpreter started and that nobody is using."""
-    pool = _pools.pop(os.getpid(), None)  # those of a parent that forked are the parent's
-    while pool is not None and not pool.free.empty():
-        pool.free.get().close()
+    for waiting in _pools.pop(os.getpid(), {}).values():  # those of a parent that forked are the parent's
+        while not waiting.free.empty():
+            waiting.free.get().close()
 
 
 def require_algebra() -> None:
@@ -160,6 +176,15 @@ def ask(given: str, gold: str, seconds: float) -> Verdict:
     """
     require_algebra()
     with _lock:  # a forked child must not share its parent's pipes
-        pool = _pools.setdefault(os.getpid(), _Pool())
-    with pool.lend() as process:
-        return process.ask(given, gold, seconds)
+        if os.getpid() not in _pools:
+            _pools[os.getpid()] = {name: _Queue(processes) for name, processes in PROCESSES.items()}
+        queues = _pools[os.getpid()]
+    with queues["quick"].lend() as process:
+        verdict = process.ask(given, gold, min(seconds, QUICK_SECONDS), kill=False)
+    if verdict != "slow":
+        return verdict
+    if seconds <= QUICK_SECONDS:
+        return "undecided"
+    with queues["slow"].lend() as process:
+        verdict = process.ask(given, gold, seconds)
+    return "undecided" if verdict == "slow" else verdict

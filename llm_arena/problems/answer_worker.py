@@ -1,60 +1,37 @@
 """The process that compares answers by computer algebra: `python -m llm_arena.problems.answer_worker`.
 
-It writes `"ready"`, then answers each line of its input, `{"given": ..., "gold": ..., "seconds": ...}`, with a line
-that is a verdict. It ends with its input. See `answer_process` for who speaks to it.
+It writes `"ready"`, then answers each line of its input, `{"given": ..., "gold": ..., "seconds": ..., "kill": ...}`,
+with a line that is a verdict, or `"slow"` if that took more than `seconds` of processor time and it was not to be
+killed for it. It ends with its input. See `answer_process` for who speaks to it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import signal
 import sys
 import warnings
-from typing import Any
+from types import FrameType
 
 import sympy  # type: ignore[import-untyped]
-from latex2sympy2_extended.latex2sympy2 import (  # type: ignore[import-untyped]
-    ConversionConfig,
-    latex2sympy,
-)
+import sympy.core.random  # type: ignore[import-untyped]
 
-from llm_arena.problems.answer_forms import Relation, Verdict, compare, read_form
+from llm_arena.problems.answer_compare import Verdict, compare
+from llm_arena.problems.answer_forms import read_form
+from llm_arena.problems.answer_latex import LOG_BASE, Unreadable, read_expression
+from llm_arena.problems.answer_relations import same_statement
 
 MEMORY = 1 << 30
 """Address space, in bytes, on top of what the imports took."""
+WALL_FACTOR = 10
+"""Seconds on the clock for each second of processor time, before the process is taken to be stuck."""
 
 _POINTS = [sympy.Rational(*ratio) for ratio in ((7, 5), (-11, 3), (3, 13), (-2, 7), (17, 4))]
 """Where an expression is tried: of both signs, and without a meaning."""
 
-_SYMBOLS_AS_WRITTEN = ConversionConfig(lowercase_symbols=False)
-_SPACED = re.compile(r"(?<![_0-9.])[0-9.]+\s+[0-9]")
-_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{4,}")
-_FLIPPED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}
 
-
-class Unreadable(Exception):
-    """The text is no expression that the parser knows."""
-
-
-def expression(text: str) -> sympy.Expr:
-    """Returns the expression that `text` is, with exact numbers and real symbols.
-
-    Raises:
-        Unreadable: it is none.
-    """
-    if _WORD.search(text) or _SPACED.search(text):
-        raise Unreadable(text)
-    try:
-        parsed: Any = latex2sympy(text, conversion_config=_SYMBOLS_AS_WRITTEN)
-    except Exception as error:  # the parser raises plain Exception
-        raise Unreadable(text) from error
-    if not isinstance(parsed, sympy.Expr):
-        raise Unreadable(text)
-    exact = parsed.replace(lambda part: isinstance(part, sympy.Float), lambda part: sympy.Rational(str(part)))
-    symbols = {symbol: sympy.Symbol(symbol.name, real=True) for symbol in exact.free_symbols}
-    symbols |= {symbol: sympy.I for symbol in symbols if symbol.name == "i"}
-    return exact.xreplace(symbols).doit()
+class _Slow(BaseException):
+    """A comparison took its time; no `except Exception` of sympy may stop it."""
 
 
 def is_zero(value: sympy.Expr) -> Verdict:
@@ -63,60 +40,42 @@ def is_zero(value: sympy.Expr) -> Verdict:
         return "undecided"
     if value.is_zero or sympy.expand(value) == 0:
         return "right"
-    symbols = sorted(value.free_symbols, key=str)
-    for point in range(len(_POINTS)):
-        at = {symbol: _POINTS[(point + place) % len(_POINTS)] for place, symbol in enumerate(symbols)}
-        if value.subs(at).equals(0) is False:
-            return "wrong"
     return "right" if sympy.simplify(value) == 0 or value.equals(0) else "undecided"
 
 
 def same_value(given: str, gold: str) -> Verdict:
-    """Compares two expressions."""
+    """Compares two expressions: right if proven equal, wrong if seen to differ where both have real values."""
     try:
-        left, right = expression(given), expression(gold)
+        left, right = read_expression(given), read_expression(gold)
     except Unreadable:
         return "undecided"
     if left == right:
         return "right"
     if left.is_infinite or right.is_infinite:
         return "wrong"
-    return is_zero(left - right)
+    # of an unknown function, or of a logarithm to an unknown base, equality can be proven and difference can't be seen
+    unknown = any(side.has(LOG_BASE) or side.atoms(sympy.core.function.AppliedUndef) for side in (left, right))
+    found = is_zero(left - right) if unknown else "undecided"
+    if found == "undecided" and not unknown:
+        found = "wrong" if _differ(left, right) else is_zero(left - right)
+    return found
 
 
-def same_relation(given: Relation, gold: Relation) -> Verdict:
-    """Compares two relations: their sides' differences must be multiples, positive ones for inequalities."""
-    given, gold = _ascending(given), _ascending(gold)
-    if given.signs != gold.signs:
-        return "wrong"
-    if len(gold.signs) > 1:
-        pairs = zip(given.sides, gold.sides, strict=True)
-        verdicts = [same_value(left, right) for left, right in pairs]
-        return "right" if set(verdicts) == {"right"} else "wrong" if "wrong" in verdicts else "undecided"
-    try:
-        left, right = (expression(form.sides[0]) - expression(form.sides[1]) for form in (given, gold))
-    except Unreadable:
-        return "undecided"
-    left, right = sympy.expand(left), sympy.expand(right)
-    if left.free_symbols != right.free_symbols or not right.free_symbols:
-        return "wrong" if left.free_symbols != right.free_symbols else "undecided"
-    ratio = sympy.cancel(sympy.together(left / right))
-    if ratio.free_symbols:
-        ratio = sympy.simplify(ratio)
-    if ratio.free_symbols:
-        # seen to vary: proven different as multiples, which for polynomials of degree one is different as a whole
-        return "wrong"
-    if ratio.is_zero is not False or (gold.signs[0] not in ("=", "\\ne") and ratio.is_positive is not True):
-        return "wrong" if ratio.is_zero or ratio.is_negative else "undecided"
-    return "right"
-
-
-def _ascending(relation: Relation) -> Relation:
-    r"""Returns the relation without `>` and `\ge`."""
-    if not set(relation.signs) & {">", "\\ge"}:
-        return relation
-    signs = tuple(_FLIPPED.get(sign, sign) for sign in reversed(relation.signs))
-    return Relation(relation.sides[::-1], signs)
+def _differ(left: sympy.Expr, right: sympy.Expr) -> bool:
+    """Returns whether the two are seen to differ at a point where both have a value; a real one, unless i occurs."""
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    complex_ = left.has(sympy.I) or right.has(sympy.I)
+    for points in (_POINTS, [abs(point) for point in _POINTS]):
+        for shift in range(len(points)):
+            at = {symbol: points[(shift + place) % len(points)] for place, symbol in enumerate(symbols)}
+            values = left.subs(at), right.subs(at)
+            if all(value.is_finite and (complex_ or value.is_real) for value in values):
+                difference = values[0] - values[1]
+                if difference.equals(0) is False:
+                    return True
+            if not symbols:
+                return False
+    return False
 
 
 def limit_memory() -> None:
@@ -131,22 +90,56 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
+def _give_up(number: int, frame: FrameType | None) -> None:
+    raise _Slow
+
+
+def _set_timers(seconds: float, kill: bool) -> None:
+    """Starts the timers of the kernel.
+
+    They count processor time, so that a verdict does not depend on what else the machine does. Where Python code runs
+    long enough, a first one asks it to stop; what does not is ended by the second, and what waits by the third.
+    """
+    signal.signal(signal.SIGPROF, signal.SIG_DFL if kill else _give_up)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 2 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds)
+
+
+def _stop_timers() -> None:
+    for timer in (signal.ITIMER_PROF, signal.ITIMER_VIRTUAL, signal.ITIMER_REAL):
+        signal.setitimer(timer, 0)
+
+
+def answer(given: str, gold: str) -> Verdict:
+    """Returns the verdict on two normalized answers, undecided where sympy fails."""
+    sympy.core.random.seed(0)  # sympy tries random points
+    try:
+        return compare(read_form(given), read_form(gold), same_value, same_statement(same_value))
+    except Exception:  # sympy raises anything on odd input, MemoryError and RecursionError included
+        return "undecided"
+
+
 def main() -> None:
     """Answers questions until the input ends."""
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the kernel ends the process, whatever code is running
+    for number in (signal.SIGALRM, signal.SIGVTALRM):
+        signal.signal(number, signal.SIG_DFL)  # the kernel ends the process, whatever code is running
     sys.set_int_max_str_digits(0)  # our own limits hold
-    same_value("\\frac{x}{2}", "x + 1")  # builds the parser's tables, which takes long once
+    for pair in (("\\sqrt{x^2+x}", "x + 1"), ("\\sin^2 x+\\cos^2 x", "1"), ("2x > 6", "x > 3"), ("\\sqrt8", "2\\sqrt2")):
+        answer(*pair)  # what is slow once, such as late imports
     limit_memory()
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         question = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, question["seconds"])
+        verdict: str
         try:
-            verdict = compare(read_form(question["given"]), read_form(question["gold"]), same_value, same_relation)
-        except Exception:  # sympy raises anything on odd input, MemoryError and RecursionError included
-            verdict = "undecided"
-        signal.setitimer(signal.ITIMER_REAL, 0)
+            _set_timers(question["seconds"], question["kill"])
+            verdict = answer(question["given"], question["gold"])
+            _stop_timers()
+        except _Slow:
+            _stop_timers()
+            verdict = "slow"
         print(json.dumps(verdict), flush=True)
 
 

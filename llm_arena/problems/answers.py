@@ -2,23 +2,27 @@ r"""Is this answer right? Numbers are compared exactly and at once; other mathem
 
 Three steps, of which each decides what it can:
 
-1. Form (`answer_forms`): all parts of both answers are compared, by name, bracket and sign. Parts that are arithmetic
-   on rational numbers (`1,250`, `$41.00`, `\frac{3}{7}`, `2^{10} - 1`, `50\%`) get exact fractions; words, choices
-   (`C`) and clock times (`3:30`) are compared as text. No tolerance: 0.33 is not 1/3.
+1. Form (`answer_forms`, `answer_compare`): all parts of both answers are compared, by name, bracket and sign. Parts that
+   are arithmetic on rational numbers (`1,250`, `$41.00`, `\frac{3}{7}`, `2^{10} - 1`, `50\%`, `1.2 million`) get exact
+   fractions; words, choices (`C`) and clock times (`3:30`) are compared as text. No tolerance: 0.33 is not 1/3, and
+   0.333... is.
 2. Guard: what is too long, too deep or a tower of powers is `undecided`, at once and everywhere alike.
-3. Algebra: the rest needs the extra `problems`. math-verify's LaTeX parser and sympy run in a process with a time limit
-   and a memory limit (`answer_process`); what exceeds them is `undecided`. Only a proof is `right`, only a difference
-   seen is `wrong`.
+3. Algebra: the rest needs the extra `problems`. A strict reader (`answer_latex`) and sympy run in a process with a limit
+   of processor time and of memory (`answer_process`); what exceeds them is `undecided`. Only a proof is `right`, only a
+   difference seen is `wrong`. Symbols are real.
 
-The comparison is ours and not math-verify's `verify`, which compares with a tolerance and looks at one side or one part
-of some answers (huggingface/Math-Verify issues #14, #26, #41, #60).
+Reader and comparison are ours and not math-verify's. Its `verify` compares with a tolerance and looks at one side or one
+part of some answers (huggingface/Math-Verify issues #14, #26, #41, #60), and its parser drops what it does not know
+(the base of `101_2`, primes, `\approx`). An equation that is yet to be solved is never right for its solution: it may be
+the question itself.
 """
 
 from __future__ import annotations
 
 import re
 
-from llm_arena.problems.answer_forms import Form, Leaf, Named, Relation, Verdict, compare, read_form
+from llm_arena.problems.answer_compare import Verdict, compare
+from llm_arena.problems.answer_forms import Form, Leaf, Named, Parts, Relation, read_form, value_of
 from llm_arena.problems.answer_numbers import TooBig, rational
 from llm_arena.problems.answer_process import ask, require_algebra
 from llm_arena.problems.answer_text import normalize_answer
@@ -31,7 +35,7 @@ MAX_EXPONENT = 10_000
 MAX_DIGITS = 300
 """Of one number."""
 SECONDS = 5.0
-"""Limit of one algebraic comparison."""
+"""Limit of one algebraic comparison, in processor time."""
 
 _INFINITIES = ("\\infty", "-\\infty")
 _EXPONENT = re.compile(r"\^\s*")
@@ -51,7 +55,7 @@ def check(prediction: str, gold: str, *, seconds: float = SECONDS) -> Verdict:
     Args:
         prediction: what was answered.
         gold: the right answer.
-        seconds: limit of an algebraic comparison, once its turn has come and its process has started.
+        seconds: limit of an algebraic comparison, in processor time.
 
     Raises:
         MissingExtra: algebra is needed, and the extra `problems` is not installed.
@@ -78,7 +82,7 @@ def check_exactly(prediction: str, gold: str) -> Verdict:
         return "wrong"
     if not right or max(depth(given), depth(right)) > MAX_DEPTH:
         return "undecided"
-    return compare(read_form(given), read_form(right), same_value, same_relation)
+    return compare(read_form(given), read_form(right), same_value, same_statement)
 
 
 def needs_algebra(gold: str) -> bool:
@@ -97,7 +101,9 @@ def _is_algebraic(form: Form) -> bool:
     if isinstance(form, Named):
         return _is_algebraic(form.value)
     if isinstance(form, Leaf):  # a single letter is a choice
-        return not (form.words or len(form.text) < 2 or same_value(form.text, "0") != "undecided")
+        return not (form.kind != "value" or len(form.text) < 2 or same_value(form.text, "0") != "undecided")
+    if isinstance(form, Parts) and form.joint:
+        return True
     return any(_is_algebraic(item) for item in form.items)
 
 
@@ -117,9 +123,17 @@ def same_value(given: str, gold: str) -> Verdict:
     return "undecided"
 
 
-def same_relation(given: Relation, gold: Relation) -> Verdict:
-    """Compares two relations that are the same text, or need algebra."""
-    return "right" if given == gold else "undecided"
+def same_statement(given: Form, gold: Form) -> Verdict:
+    """Compares a statement with another form: the same text is right, and no number answers what can't be solved."""
+    if given == gold:
+        return "right"
+    for form, other in ((given, gold), (gold, given)):
+        if isinstance(form, Relation) and isinstance(other, Leaf) and value_of(other.text) is not None:
+            letters = set(re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", " ".join(form.sides)))
+            values = {value_of(side) for side in form.sides}
+            if len(letters) > 1 or (None not in values and set(form.signs) == {"="}):  # 12 + 31 = 42
+                return "wrong"
+    return "undecided"
 
 
 def depth(text: str) -> int:

@@ -8,7 +8,7 @@
     5      5         1 to 99    + - * /        every division comes out even
 
 An expression is a random tree over its operands, written with the brackets that it needs. Four of five expressions
-belong to the split `train`, every fifth, by a hash of its text, to `heldout`.
+belong to the split `train`, every fifth, by a hash of it that the order of terms and factors doesn't change, to `heldout`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -83,8 +83,32 @@ def check_settings(level: int, operators: str | None, split: str) -> None:
 
 
 def split_of(expression: str) -> Split:
-    """Returns the split that an expression belongs to, whatever level or seed it was drawn with."""
-    return "heldout" if hashlib.blake2b(expression.encode(), digest_size=1).digest()[0] % 5 == 0 else "train"
+    """Returns the split that an expression belongs to, whatever level or seed it was drawn with.
+
+    Expressions that differ in the order of sums and products alone are in one split: who knows 3 + 5 knows 5 + 3.
+    """
+    canonical = _canonical(ast.parse(expression, mode="eval").body)
+    return "heldout" if hashlib.blake2b(canonical.encode(), digest_size=1).digest()[0] % 5 == 0 else "train"
+
+
+def _canonical(node: ast.expr) -> str:
+    """Returns an expression as one text for all orders and brackets of its sums and products."""
+    if not isinstance(node, ast.BinOp):
+        return ast.unparse(node)
+    signs = ("+", "-") if isinstance(node.op, ast.Add | ast.Sub) else ("*", "/")
+    return f"({''.join(sorted(_operands(node, signs)))})"
+
+
+def _operands(node: ast.expr, signs: tuple[str, str]) -> Iterator[str]:
+    """Yields the terms of a sum, or the factors of a product, each behind its sign."""
+    same, inverse = (ast.Add, ast.Sub) if signs[0] == "+" else (ast.Mult, ast.Div)
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, same | inverse):
+        yield signs[0] + _canonical(node)
+        return
+    yield from _operands(node.left, signs)
+    for operand in _operands(node.right, signs):
+        turned = signs[1 - signs.index(operand[0])] if isinstance(node.op, inverse) else operand[0]
+        yield turned + operand[1:]
 
 
 def solve(text: str) -> int | None:

@@ -6,14 +6,14 @@ With d = theta_i - theta_j + beta_s - beta_t for entrant i on seat s against j o
 
 (R. R. Davidson, JASA 65 (1970), 317-328; nu = 0 is R. A. Bradley and M. E. Terry, Biometrika 39 (1952), 324-345; seats
 as in R. R. Davidson and R. J. Beaver, Biometrics 33 (1977), 693-702). Even where everybody holds every seat equally
-often, a model without beta shrinks all gaps and gives too narrow intervals when seats differ. The estimate is the
-maximum of likelihood times prior: theta ~ N(0, prior_sd^2) keeps perfect records finite, beta ~ N(0, 1) has sum 0 at the
-maximum, log nu ~ N(-1, 1) is there only if somebody drew. The log-posterior is concave, so there is one optimum,
-whatever the order of matches. There is no beta where no two entrants met on other seats than before.
+often, a model without beta shrinks all gaps and gives too narrow intervals when seats differ. There is no beta where no
+two entrants met on other seats than before. The estimate is the maximum of likelihood times prior: theta ~ N(0,
+prior_sd^2) keeps perfect records finite, beta ~ N(0, 1) has sum 0 at the maximum, log nu ~ N(-1, 1) is there only if
+somebody drew. The log-posterior is concave, so there is one optimum, whatever the order of matches.
 
-prior_sd is the one of `PRIOR_SDS` with the largest marginal likelihood, by Laplace's approximation, times the density of
-log prior_sd ~ N(log 1.5, 0.5^2): strengths that spread widely are shrunk less. The density is there because the marginal
-likelihood of perfect records grows with prior_sd for ever, after three matches as after three hundred.
+prior_sd is the one of `PRIOR_SDS` that has the largest marginal likelihood, by Laplace's approximation, times the
+density of log prior_sd ~ N(log 1.5, 0.7^2): strengths that spread widely are shrunk less. The density is there because
+the marginal likelihood of perfect records grows with prior_sd for ever, after three matches as after three hundred.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRIOR_SDS = (1.5, 2.0, 2.5, 3.0, 4.0)
 """Standard deviations of strengths before any match that are tried, in nats; 1.5 is 260 points."""
 PriorSd = float | Literal["fitted"]
 """A standard deviation of strengths in nats, or that of `PRIOR_SDS` which fits best."""
-_PRIOR_SD_SPREAD = 0.5
+_PRIOR_SD_SPREAD = 0.7
 _SEAT_SD = 1.0
 _LOG_NU_MEAN, _LOG_NU_SD = -1.0, 1.0
 _MAX_STEPS = 100
@@ -90,7 +90,7 @@ def fit(games: Comparisons, *, prior_sd: PriorSd | None = "fitted") -> Fit:
 
     Args:
         games: comparisons of one pool.
-        prior_sd: standard deviation of the strengths' prior, in nats; None for no prior, and then no seats either: plain
+        prior_sd: standard deviation of the strengths' prior, in nats; None for no prior, and then no beta either: plain
             Bradley-Terry with draws.
 
     Raises:
@@ -125,7 +125,7 @@ def fit(games: Comparisons, *, prior_sd: PriorSd | None = "fitted") -> Fit:
         theta=found[:n],
         seats=games.seats[: model.seats],
         beta=beta - beta.mean() if len(beta) else beta,
-        beta_sd=np.sqrt(np.maximum(variances_around_mean(inverse[seats, seats]), variances_around_mean(robust[seats, seats]))),
+        beta_sd=np.sqrt(np.maximum(*(variances_around_mean(each[seats, seats]) for each in (inverse, robust)))),
         log_nu=float(found[-1]) if model.draws else None,
         laplace=inverse[:n, :n],
         robust=robust[:n, :n],

@@ -24,7 +24,7 @@ class SeatRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     entrant: str
     role: str
     rank: int | None = None
-    "1 is best, equal numbers are ties; None: the game ranks nobody here, or the match is void."
+    "1 is best, equal numbers are ties; None: the match ranks nobody (all won or all lost together), or is void."
     reward: float | None = None
     "Return of the seat; None in a void match."
     forfeited: bool = False
@@ -133,7 +133,7 @@ def _ranks(trace: Trace, contest: Sequence[str]) -> dict[str, int]:
     outcome = trace.outcome or Outcome(draw=True)
     if outcome.ranks:
         return {seat: rank for seat, rank in outcome.ranks.items() if seat in contest}
-    if outcome.winners:
+    if outcome.winners and not set(contest) <= set(outcome.winners):
         return {seat: 1 if seat in outcome.winners else 2 for seat in contest}
     return dict.fromkeys(contest, 1) if outcome.draw else {}
 
