@@ -1,53 +1,23 @@
-"""Ratings: worked numbers, an obvious slow version, numeric derivatives, invariance, perfect records, coverage."""
+"""Ratings: worked numbers, an obvious slow version, numeric derivatives, invariance, perfect records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 
 from llm_arena.errors import UnknownName, UsageError
 from llm_arena.rating import MatchRow, SeatRow
-from llm_arena.rating.bradley_terry import Fit, RatingError, _Model, bootstrap, fit
+from llm_arena.rating.bradley_terry import PriorSd, RatingError, _Model, fit
 from llm_arena.rating.comparisons import Comparisons, comparisons
-from llm_arena.rating.ladder import POINTS_PER_NAT, Rating, bootstrap_ends, ladder
-from llm_arena.types import EnvSpec
-
-SPEC = EnvSpec(id="game-v0")
-Result = tuple[str, str, int, int, int]
-"""Two names; wins, draws and losses of the first."""
-
-
-def match(ranks: dict[str, int], block: str = "", pool: str = "", number: int = 0) -> MatchRow:
-    seats = {
-        f"player_{i}": SeatRow(entrant=name, role="player", rank=rank) for i, (name, rank) in enumerate(ranks.items())
-    }
-    return MatchRow(id=f"m{number}", block=block, pool=pool, spec=SPEC, seed=0, status="finished", seats=seats)
-
-
-def matches(results: Iterable[Result]) -> list[MatchRow]:
-    rows = []
-    for one, other, wins, draws, losses in results:
-        outcomes = [(1, 2)] * wins + [(1, 1)] * draws + [(2, 1)] * losses
-        for own, their in outcomes:
-            rows.append(match({one: own, other: their}, block=f"b{len(rows)}", number=len(rows)))
-    return rows
-
-
-def points(rows: Sequence[MatchRow], prior_sd: float | None = 1.5, anchor: str | None = None) -> dict[str, float]:
-    return {row.entrant: row.points for row in ladder(fit(comparisons(rows), prior_sd=prior_sd), anchor)}
-
-
-def fitted(results: Iterable[Result], prior_sd: float | None = 1.5) -> Fit:
-    return fit(comparisons(matches(results)), prior_sd=prior_sd)
-
-
-def by_name(rows: Sequence[Rating]) -> dict[str, Rating]:
-    return {row.entrant: row for row in rows}
+from llm_arena.rating.ladder import POINTS_PER_NAT, ladder
+from rating_parts import PERFECT, SPEC, Result, by_name, fitted, match, matches, points, random_rows, swapped
 
 
 def test_without_prior_the_gap_is_the_log_of_the_odds() -> None:
@@ -134,12 +104,11 @@ def test_one_match_of_many_seats_does_not_count_as_many_matches() -> None:
     assert comparisons([match({"A": 1, "B": 2})]).weight.tolist() == [1.0]
 
 
-PERFECT: list[Result] = [("A", "B", 10, 0, 0), ("B", "C", 9, 0, 3), ("C", "D", 5, 0, 0)]
-
-
-def test_perfect_records_are_finite_ordered_and_flagged() -> None:
+@pytest.mark.parametrize("prior_sd", ["fitted", 1.5])
+@pytest.mark.parametrize("played", [matches(PERFECT), swapped(PERFECT)])
+def test_perfect_records_are_finite_ordered_and_flagged(played: list[MatchRow], prior_sd: PriorSd) -> None:
     # autogluon/tabarena PRs #193 and #501, hturner/BradleyTerry2 issue #6
-    rows = ladder(fitted(PERFECT))
+    rows = ladder(fit(comparisons(played), prior_sd=prior_sd))
     assert [row.entrant for row in rows] == list("ABCD")
     assert all(math.isfinite(row.points) and math.isfinite(row.half_width) for row in rows)
     assert [row.bounded_above for row in rows] == [False, True, True, True]
@@ -148,9 +117,10 @@ def test_perfect_records_are_finite_ordered_and_flagged() -> None:
 
 
 def test_a_longer_perfect_record_is_a_larger_lead() -> None:
-    before = points(matches(PERFECT))
-    after = points(matches([("A", "B", 11, 0, 0), *PERFECT[1:]]))
-    assert after["A"] - after["B"] > before["A"] - before["B"]
+    for make in (matches, swapped):
+        before = points(make(PERFECT), "fitted")
+        after = points(make([("A", "B", 11, 0, 0), *PERFECT[1:]]), "fitted")
+        assert after["A"] - after["B"] > before["A"] - before["B"]
 
 
 def test_two_who_beat_all_others_have_no_upper_bound_together() -> None:
@@ -173,8 +143,8 @@ def test_without_a_prior_a_perfect_record_is_refused() -> None:
         fitted(PERFECT, prior_sd=None)
 
 
-@pytest.mark.parametrize("prior_sd", [0.0, -1.0, math.inf, math.nan])
-def test_a_prior_that_can_not_be_is_refused(prior_sd: float) -> None:
+@pytest.mark.parametrize("prior_sd", [0, 0.0, -1.0, math.inf, math.nan, "fit"])
+def test_a_prior_that_can_not_be_is_refused(prior_sd: Any) -> None:
     with pytest.raises(UsageError, match="prior_sd"):
         fitted([("A", "B", 1, 0, 1)], prior_sd=prior_sd)
 
@@ -220,36 +190,29 @@ def test_pools_are_never_mixed() -> None:
 
 
 def slow(rows: Sequence[MatchRow], prior_sd: float) -> dict[str, float]:
-    """The formulas as they stand, one match at a time, by a general optimiser."""
+    """The formulas as they stand, one match at a time, by a general optimiser: strengths, then seats."""
     names = sorted({seat.entrant for row in rows for seat in row.seats.values()})
+    places = sorted({name for row in rows for name in row.seats})
     drawn = any(len({seat.rank for seat in row.seats.values()}) < len(row.seats) for row in rows)
 
     def loss(x: np.ndarray) -> float:
         theta, nu = dict(zip(names, x, strict=False)), math.exp(x[-1]) if drawn else 0.0
+        beta = dict(zip(places, x[len(names) :], strict=False))
         total = sum(value**2 for value in theta.values()) / (2 * prior_sd**2)
+        total += sum(value**2 for value in beta.values()) / 2
         total += (x[-1] + 1) ** 2 / 2 if drawn else 0.0
         for row in rows:
-            for one, other in combinations(row.seats.values(), 2):
-                d = theta[one.entrant] - theta[other.entrant]
+            for (here, one), (there, other) in combinations(row.seats.items(), 2):
+                d = theta[one.entrant] + beta[here] - theta[other.entrant] - beta[there]
                 win, lose = math.exp(d / 2), math.exp(-d / 2)
                 assert one.rank is not None and other.rank is not None
                 chance = (win if one.rank < other.rank else lose if one.rank > other.rank else nu) / (win + nu + lose)
                 total -= 2 / len(row.seats) * math.log(chance)
         return total
 
-    start = np.zeros(len(names) + drawn)
+    start = np.zeros(len(names) + len(places) + drawn)
     found = scipy.optimize.minimize(loss, start, method="BFGS", options={"gtol": 1e-9})
-    return dict(zip(names, found.x, strict=False))
-
-
-def random_rows(seed: int, draws: bool = True) -> list[MatchRow]:
-    rng = np.random.default_rng(seed)
-    rows = []
-    for number in range(40):
-        names = [str(name) for name in rng.choice(list("ABCDE"), int(rng.integers(2, 5)), replace=False)]
-        places = rng.integers(1, 4, len(names)) if draws else rng.permutation(len(names)) + 1
-        rows.append(match(dict(zip(names, places.tolist(), strict=True)), block=str(number // 2), number=number))
-    return rows
+    return dict(zip([*names, *places], found.x, strict=False))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -258,7 +221,8 @@ def test_the_fit_is_that_of_an_obvious_version(seed: int, draws: bool) -> None:
     rows = random_rows(seed, draws)
     found = fit(comparisons(rows), prior_sd=0.8)
     expected = slow(rows, 0.8)
-    assert dict(zip(found.entrants, found.theta.tolist(), strict=True)) == pytest.approx(expected, abs=1e-5)
+    both = zip([*found.entrants, *found.seats], [*found.theta.tolist(), *found.beta.tolist()], strict=True)
+    assert dict(both) == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -279,96 +243,16 @@ def test_block_scores_sum_up_to_the_gradient_of_the_likelihood() -> None:
     games = comparisons(random_rows(3))
     model = _Model(games, 1.5)
     x = np.random.default_rng(2).normal(size=model.size)
-    prior = np.append(x[:-1] / 1.5**2, x[-1] + 1)
+    prior = np.concatenate([x[:5] / 1.5**2, x[5:-1], [x[-1] + 1]])
     scores = model.block_scores(x).toarray()
-    assert scores.shape == (20, 6)
+    assert scores.shape == (20, 5 + 4 + 1)
     assert -scores.sum(axis=0) + prior == pytest.approx(model.slopes(x)[0], abs=1e-9)
-
-
-def test_the_laplace_interval_of_two_by_hand() -> None:
-    # n games at p: the gap has curvature n p (1-p); without prior its variance is the inverse.
-    found = fitted([("A", "B", 30, 0, 10)], prior_sd=None)
-    own = found.laplace
-    assert own[0, 0] + own[1, 1] - 2 * own[0, 1] == pytest.approx(1 / (40 * 0.75 * 0.25))
-
-
-def test_matches_that_copy_each_other_widen_the_interval() -> None:
-    # Ten blocks of ten equal matches say no more than ten matches: the sandwich by block is ten times as wide.
-    rows = [
-        match({"A": 1 if b < 7 else 2, "B": 2 if b < 7 else 1}, block=str(b), number=b * 10 + k)
-        for b in range(10)
-        for k in range(10)
-    ]
-    together, apart = (
-        fit(comparisons(rows), prior_sd=None),
-        fit(comparisons(matches([("A", "B", 70, 0, 30)])), prior_sd=None),
-    )
-    ratio = together.variances()[0, 1] / apart.variances()[0, 1]
-    assert ratio == pytest.approx(10, rel=0.01)
 
 
 def test_a_fit_without_convergence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llm_arena.rating.bradley_terry._MAX_STEPS", 1)
     with pytest.raises(RatingError, match="did not converge"):
         fitted(PERFECT)
-
-
-def simulate(rng: np.random.Generator, theta: dict[str, float], blocks: int) -> list[MatchRow]:
-    rows = []
-    for one, other in combinations(theta, 2):
-        for block in range(blocks):
-            luck = rng.normal(scale=0.5)  # of a start, shared by both matches of its block
-            for swap in (1, -1):
-                d = theta[one] - theta[other] + swap * luck
-                weights = np.array([math.exp(d / 2), 0.6, math.exp(-d / 2)])
-                outcome = rng.choice(3, p=weights / weights.sum())
-                ranks = [(1, 2), (1, 1), (2, 1)][outcome]
-                rows.append(match({one: ranks[0], other: ranks[1]}, block=f"{one}{other}{block}", number=len(rows)))
-    return rows
-
-
-def test_strengths_are_recovered_and_intervals_hold_them() -> None:
-    theta = {"A": 0.9, "B": 0.3, "C": 0.0, "D": -0.2, "E": -1.0}
-    rng = np.random.default_rng(11)
-    inside = total = ranks = 0
-    errors = []
-    for _ in range(80):
-        rows = by_name(ladder(fit(comparisons(simulate(rng, theta, 20)))))
-        mean = sum(theta.values()) / len(theta)
-        for place, (name, value) in enumerate(theta.items(), start=1):
-            error = rows[name].points - (1000 + POINTS_PER_NAT * (value - mean))
-            errors.append(error)
-            inside += abs(error) <= rows[name].half_width
-            ranks += rows[name].rank_low <= place <= rows[name].rank_high
-            total += 1
-    assert 0.92 <= inside / total <= 0.99
-    assert ranks / total >= 0.95
-    assert abs(np.mean(errors)) < 1e-6
-    assert np.std(errors) < 45
-
-
-RARE: list[Result] = [("A", "B", 30, 0, 20), ("A", "C", 25, 0, 25), ("B", "C", 24, 0, 26), ("N", "A", 2, 0, 0)]
-
-
-def test_a_bootstrap_of_a_rare_entrant_is_finite_and_leaves_the_ratings_alone() -> None:
-    # betagouv/ComparIA PR #470
-    games = comparisons(matches(RARE))
-    found = fit(games)
-    before = found.theta.copy()
-    draws = {seed: bootstrap(games, found, count=200, seed=seed) for seed in (0, 1)}
-    assert np.isfinite(draws[0]).all()
-    assert (found.theta == before).all()
-    assert (draws[0] == bootstrap(games, found, count=200, seed=0)).all()
-    assert (draws[0] != draws[1]).any()
-    rows = by_name(ladder(found))
-    assert rows["N"].half_width > rows["A"].half_width
-    for anchor in (None, "B"):
-        shown, ends = by_name(ladder(found, anchor)), bootstrap_ends(found, draws[0], anchor)
-        assert all(ends[name][0] <= row.points <= ends[name][1] for name, row in shown.items())
-    assert ends["B"] == (1000, 1000)
-    assert ends["N"][1] - ends["N"][0] > ends["A"][1] - ends["A"][0]
-    # Where data is plenty, both ways agree.
-    assert draws[0][:, 0].std() == pytest.approx(math.sqrt(found.robust[0, 0]), rel=0.35)
 
 
 def test_comparisons_are_sorted_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import signal
 import subprocess
 import sys
@@ -9,12 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from llm_arena.boards.board import read_board, shelf
 from llm_arena.boards.evaluate import play_board
+from llm_arena.boards.leaderboard import tabulate
 from llm_arena.cli import main
 from llm_arena.errors import UnknownName, UsageError
+from llm_arena.rating import MatchRow
 
 TOML = """
 matches = 4
@@ -144,6 +148,18 @@ def test_secrets_are_not_written_into_boards(here: Path, key: str) -> None:
 def test_published_results_are_what_the_board_gives() -> None:
     path = shelf()["kuhn"]
     assert play_board(read_board(path)).to_markdown() == path.with_suffix(".md").read_text(encoding="utf-8")
+
+
+def test_published_results_of_models_follow_from_their_matches() -> None:
+    path = shelf()["naming"]
+    lines = gzip.decompress(path.with_name("naming.matches.jsonl.gz").read_bytes()).splitlines()
+    rows = [msgspec.json.decode(line, type=MatchRow) for line in lines]
+    board = read_board(path)
+    made = tabulate(board, board.schedule(), rows)
+    table, _, how = path.with_suffix(".md").read_text(encoding="utf-8").partition("\n## How it was played\n")
+    assert made.complete
+    assert made.to_markdown() == table
+    assert "2026" in how and "vLLM" in how
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:

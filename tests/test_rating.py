@@ -118,6 +118,10 @@ def test_an_officials_win_is_no_win_of_all() -> None:
     both = make_trace({"player_0": 1.0, "player_1": 1.0, "judge_0": 0.0})
     found = match_row(both, {"player_0": "A", "player_1": "B"}, officials={"judge_0": "J"})
     assert {seat.rank for seat in found.seats.values()} == {None}
+    returns = {"player_0": 1.0, "player_1": 1.0, "judge_0": 1.0}
+    everybody = make_trace(returns, outcome=Outcome(winners=list(returns)))
+    found = match_row(everybody, {"player_0": "A", "player_1": "B"}, officials={"judge_0": "J"})
+    assert {seat.rank for seat in found.seats.values()} == {None}
 
 
 def test_unknown_entrants_and_wrong_seats_are_errors() -> None:

@@ -22,6 +22,9 @@ PROVISIONAL_POINTS = 150.0
 PROVISIONAL_STARTS = 30
 """So is a mean reward of fewer starts."""
 
+_DIGITS = 9
+"""Decimals of a spread: 1.2 added up and divided again is not 1.2, and that is no spread."""
+
 BOOTSTRAPS = 200
 """Refits whose spread is kept beside the intervals, as a check; nothing that is shown depends on them."""
 
@@ -252,7 +255,7 @@ def _mean_reward(mine: _Sums) -> tuple[float | None, float | None]:
     mean, starts = mine.reward / mine.seats, len(mine.by_start)
     if starts < 2:
         return round(mean, 6), None
-    squares = sum((sum(values) - mean * len(values)) ** 2 for values in mine.by_start.values())
+    squares = sum(round(sum(values) - mean * len(values), _DIGITS) ** 2 for values in mine.by_start.values())
     if not squares:
         return round(mean, 6), None
     error = math.sqrt(starts / (starts - 1) * squares) / mine.seats
@@ -314,7 +317,7 @@ def _paired(names: Sequence[str], sums: dict[str, _Sums]) -> tuple[Array, Array]
             gaps = gaps[~np.isnan(gaps)]
             if i != j and len(gaps) > 1:
                 lead[i, j] = gaps.mean()
-                error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+                error = round(float(gaps.std(ddof=1)), _DIGITS) / math.sqrt(len(gaps))
                 if error or 0.5 ** len(gaps) <= level:
                     margin[i, j] = float(special.stdtrit(len(gaps) - 1, 1 - level)) * error
     return lead, margin
