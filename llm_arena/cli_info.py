@@ -33,7 +33,7 @@ _ENGINES = {"transformers": ("llm_arena.engines.transformers_engine", ("torch", 
 
 _OPTIONAL = {
     "peft": ("to train LoRA adapters", "train"),
-    "math-verify": ("to check answers to mathematical problems", "problems"),
+    "sympy": ("to check answers to mathematical problems", "problems"),
     "tensorboard": ("to write curves for TensorBoard", "tensorboard"),
 }
 """Packages that some features need: what they are for, and the extra that has them."""

@@ -161,14 +161,14 @@ def final_number(text: str) -> str | None:
     r"""Returns the last number of `text` without its currency sign and thousands separators, or None.
 
     Only a number that stands alone counts, and no earlier one takes the place of a last one that does not: not a
-    fragment of `\frac{1}{2}`, `2^10`, `1e5`, `1\u00bd`, `3:30`, `10-4`, `5cm`, `1 000 000` or `5 million`.
+    fragment of `\frac{1}{2}`, `2^10`, `1e5`, `1\u00bd`, `3:30`, `10-4`, `10 - 4`, `5cm`, `1 000 000` or `5 million`.
 
     >>> final_number("First 240 - 182 = 58. They earn $1,250, before tax")
     '1250'
     >>> final_number("It falls to -4 degrees."), final_number("It is 2^10.")
     ('-4', None)
     """
-    last = next((place for place in range(len(text) - 1, -1, -1) if text[place].isnumeric()), -1)
+    last = next((place for place in range(len(text) - 1, -1, -1) if _is_numeral(text[place])), -1)
     if last < 0:
         return None
     begin = end = last  # the chunk between spaces that holds it
@@ -181,11 +181,17 @@ def final_number(text: str) -> str | None:
     number = re.sub("[\u2212\u2013]", "-", chunk)
     number = re.sub(rf"^([-+]?)\\?[{_CURRENCY}]", r"\1", number).rstrip(_CURRENCY + "\\" + _MARKS)
     sign, digits = re.fullmatch(r"([-+]?)(.*)", number, re.DOTALL).groups()  # type: ignore[union-attr]  # any text does
-    before, after = text[:begin].rstrip(), text[end:].lstrip()
-    touched = bool(before) and (before[-1] in "^/\u00f7" or (before[-1].isnumeric() and text[begin - 1].isspace()))
-    if touched or not digits or not _PLAIN_NUMBER.fullmatch(digits) or _SCALE.match(after):
+    before = text[:begin].rpartition("\n")[2].rstrip()  # its line
+    touched = before[-1:] in tuple("^/+-\u2212\u2013\u00b1\u00d7\u00b7\u00f7") or (
+        before != "" and _is_numeral(before[-1]) and text[begin - 1].isspace()
+    )
+    if touched or not digits or not _PLAIN_NUMBER.fullmatch(digits) or _SCALE.match(text[end:].lstrip()):
         return None
     return sign.replace("+", "") + digits.replace(",", "")
+
+
+def _is_numeral(char: str) -> bool:
+    return unicodedata.category(char)[0] == "N"
 
 
 def printable(text: str) -> str:

@@ -65,6 +65,46 @@ def test_the_splits_share_no_problem():
 
 
 @pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("3 + 5", "5 + 3"),
+        ("3 * 5", "5 * 3"),
+        ("1 + (2 + 3)", "3 + 2 + 1"),
+        ("7 - (2 - 3)", "3 + (7 - 2)"),
+        ("(6 - 7) * 2", "2 * (6 - 7)"),
+        ("8 / 2 / 4", "8 / 4 / 2"),
+        ("(1 + 2) * (3 + 4)", "(4 + 3) * (2 + 1)"),
+    ],
+)
+def test_a_problem_turned_round_is_the_same_to_the_splits(one, other):
+    assert arithmetic._canonical(ast.parse(one, mode="eval").body) == arithmetic._canonical(
+        ast.parse(other, mode="eval").body
+    )
+
+
+@pytest.mark.parametrize(("one", "other"), [("5 - 3", "3 - 5"), ("3 + 5", "3 * 5"), ("2 * (3 + 4)", "2 * 3 + 4")])
+def test_different_problems_are_different_to_the_splits(one, other):
+    assert arithmetic._canonical(ast.parse(one, mode="eval").body) != arithmetic._canonical(
+        ast.parse(other, mode="eval").body
+    )
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_no_heldout_sum_has_a_twin_in_train(level):
+    greatest = LEVELS[level][1]
+    sums = [(a, b) for a in range(1, greatest + 1) for b in range(1, greatest + 1)]
+    heldout = {pair for pair in sums if split_of("{} + {}".format(*pair)) == "heldout"}
+    assert heldout == {(b, a) for a, b in heldout} and 0.1 < len(heldout) / len(sums) < 0.35
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("operators", ["+", "-", "*", "/"])
+def test_each_split_has_problems_of_each_kind(level, operators):
+    for split in ("train", "heldout"):
+        assert draw_problem(np.random.default_rng(0), level=level, operators=operators, split=split).text
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("What is 2 + 3 * 4?", 14),

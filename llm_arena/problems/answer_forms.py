@@ -135,7 +135,7 @@ def read_form(text: str) -> Form:
 def _joint(mark: str) -> str:
     found = _JOINT.fullmatch(mark)
     assert found is not None  # it is one of its matches
-    comma, word, text_word, lone_word, symbol, lone_comma = found.groups()
+    _comma, word, text_word, lone_word, symbol, lone_comma = found.groups()
     return word or text_word or lone_word or _SYMBOLIC.get(symbol, "") or lone_comma
 
 
@@ -199,7 +199,7 @@ def _group(brackets: str, inside: str) -> Form:
 
 
 def _relation(sides: Sequence[str], signs: Sequence[str]) -> Form:
-    names = [side if _NAME.fullmatch(side) else None for side in sides]
+    names = [side if _NAME.fullmatch(side) and not _PRODUCT.fullmatch(side) else None for side in sides]  # xy = 1
     if set(signs) == {"="}:
         values = [value_of(side) for side in sides]
         known = {value for value in values if value is not None}

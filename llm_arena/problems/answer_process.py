@@ -30,7 +30,7 @@ from typing import IO, Literal
 from llm_arena.errors import EngineError, MissingExtra
 from llm_arena.problems.answer_compare import Verdict
 
-QUICK_SECONDS = 0.5
+QUICK_SECONDS = 0.1
 """Processor time that a comparison gets before it has to queue with other slow ones."""
 PROCESSES = {"quick": 1, "slow": 1}
 """How many comparisons run at once in each queue; what is quick never waits for what is slow."""

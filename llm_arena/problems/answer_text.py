@@ -108,14 +108,16 @@ def normalize_answer(text: str) -> str:
 def _unraised(text: str) -> str:
     """Returns `text` with raised and lowered characters as `^{...}` and `_{...}`; folded, 10\u2082 would become 102."""
     pieces: list[str] = []
-    for mark, run in itertools.groupby(text, key=lambda char: _RAISED.get(unicodedata.decomposition(char).split(" ")[0])):
+    for mark, run in itertools.groupby(
+        text, key=lambda char: _RAISED.get(unicodedata.decomposition(char).split(" ")[0])
+    ):
         inside = "".join(run)
         pieces.append(inside if mark is None else f"{mark}{{{unicodedata.normalize('NFKC', inside)}}}")
     return "".join(pieces).replace("\u2212}", "-}")
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    r"""Returns the fraction that a number with repeating decimals is; `0.333\ldots` repeats what stands there thrice."""
+    r"""Returns the fraction that a number with repeating decimals is; `0.333\ldots` repeats what it has thrice."""
     whole, fixed, repeated = decimal.groups()
     value = Fraction(int(whole + fixed or 0)) + Fraction(int(repeated), 10 ** len(repeated) - 1)
     value /= 10 ** len(fixed)

@@ -8,7 +8,8 @@
     5      5         1 to 99    + - * /        every division comes out even
 
 An expression is a random tree over its operands, written with the brackets that it needs. Four of five expressions
-belong to the split `train`, every fifth, by a hash of it that the order of terms and factors doesn't change, to `heldout`.
+belong to the split `train`, every fifth, by a hash for which the order of terms and factors doesn't count, to
+`heldout`.
 """
 
 from __future__ import annotations
