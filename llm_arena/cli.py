@@ -1,7 +1,8 @@
 """The command line: `llm-arena COMMAND ...`, or `python -m llm_arena`.
 
 Commands live in `cli_*.py`, and are imported when they are asked for. An error that a person can mend is one line on
-standard error. Exit codes: 0 done, 1 failed, 2 a usage error or an unknown name, 130 Ctrl-C, 141 a closed pipe.
+standard error. Exit codes: 0 done, 1 failed, 2 a usage error or an unknown name, 130 Ctrl-C, 141 a closed pipe, 143
+SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import TextIO
 
 from llm_arena import startup
@@ -28,6 +32,9 @@ class Command:
     arguments: str
     summary: str
 
+
+TRAIN_PACKAGES = ("accelerate", "filelock", "peft", "safetensors", "tokenizers", "torch", "transformers")
+"""Packages of the extra `train` that modules import at their head."""
 
 COMMANDS = {
     "list": Command("cli_info", "", "list games, agents, models and training scripts"),
@@ -78,14 +85,19 @@ def guarded(run: Callable[[], int | None]) -> int:
         warnings.showwarning = _show_warning
         try:
             startup.give_back()
+            _end_on_sigterm()
             code = run() or 0
             sys.stdout.flush()
             return code
         except ArenaError as error:
             return _fail(str(error), error.exit_code)
-        except KeyboardInterrupt:
+        except ModuleNotFoundError as error:
+            if error.name not in TRAIN_PACKAGES:
+                raise
+            return _fail(f'this needs the package {error.name}; install it with: pip install "llm-arena[train]"', 1)
+        except KeyboardInterrupt as stop:
             warnings.simplefilter("ignore", RuntimeWarning)  # about a coroutine that was about to start
-            return _fail("interrupted", 130)
+            return _fail("terminated", 143) if isinstance(stop, _Terminated) else _fail("interrupted", 130)
         except BrokenPipeError:
             # The reader (`head`, say) has gone. Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -95,6 +107,19 @@ def guarded(run: Callable[[], int | None]) -> int:
             return _fail(str(error), 2 if error.errno == errno.ENAMETOOLONG else 1)
         except SystemExit as stop:  # argparse and tyro leave this way after --help
             return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else _fail(str(stop.code), 1)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which a scheduler sends before it kills: all that Ctrl-C saves is saved."""
+
+
+def _end_on_sigterm() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one does not wait
+        raise _Terminated
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, stop)
 
 
 def _run(argv: list[str]) -> int:

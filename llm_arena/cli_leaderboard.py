@@ -15,6 +15,7 @@ from llm_arena.boards.evaluate import play_board
 from llm_arena.boards.leaderboard import Leaderboard, rate
 from llm_arena.boards.manifest import MANIFEST, load_manifest
 from llm_arena.cli_parser import Parser
+from llm_arena.engines.choose import words
 from llm_arena.engines.settings import KINDS
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import visible
@@ -69,6 +70,8 @@ def run_leaderboard(argv: list[str]) -> int:
         board = msgspec.structs.replace(board, engine=dataclasses.replace(board.engine, kind=options.engine))
     for line in board.rounded():
         print(visible(line, newlines=False), file=sys.stderr)
+    if board.engine.kind != "transformers":
+        print(words(board.engine), file=sys.stderr, flush=True)
     _print(play_board(board, folder=folder, fresh=options.fresh, show_progress=True), folder)
     return 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llm_arena.cli_parser import Parser, agent_spec, key_values
-from llm_arena.engines.settings import KINDS
+from llm_arena.engines.settings import KINDS, EngineSettings
 from llm_arena.errors import ArenaError, TraceError, UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import ending_line, episode_lines, spec_words, visible
 from llm_arena.types import Trace
@@ -22,6 +22,7 @@ _SHOWN_FAILURES = 10
 def run_play(argv: list[str]) -> int:
     """Plays one episode and prints it."""
     options = _play_parser().parse_intermixed_args(argv)
+    from llm_arena.engines.choose import words
     from llm_arena.registry import make
     from llm_arena.rollout import play
     from llm_arena.runtime import Runtime
@@ -38,6 +39,8 @@ def run_play(argv: list[str]) -> int:
     size = _size(options.traces)
     lost: NotWritten | None = None
     try:
+        if options.engine != "transformers":
+            print(words(EngineSettings(kind=options.engine)), file=sys.stderr, flush=True)
         with Runtime(engine=options.engine, max_open_episodes=1) as runtime:
             trace = play(
                 env,

@@ -245,7 +245,12 @@ class Runtime:
     async def _serve(self, model: str) -> ServedPolicy:
         # Before anything else asks for it, and whole: `from transformers import ...` fails in a thread that comes upon
         # another's half-done import. Python's lock on this module makes all threads wait for the first.
-        await self.call(importlib.import_module, "llm_arena.engines.transformers_engine")
+        from llm_arena.model_sources import missing_train
+
+        try:
+            await self.call(importlib.import_module, "llm_arena.engines.transformers_engine")
+        except ModuleNotFoundError as error:
+            raise missing_train(error) from error
         from llm_arena.models import resolve_model
         from llm_arena.tokens import ChatFormat
 

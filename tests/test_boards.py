@@ -253,7 +253,7 @@ def test_a_forfeit_is_a_loss_and_is_shown() -> None:
 
 
 def test_a_dead_engine_leaves_finished_matches_and_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"out of memory\).* are kept; give the same command again"):
+    with pytest.raises(EngineError, match=r"out of memory\).* are kept; the same command plays the others"):
         with_object(Scripted(EngineError("out of memory"), range(20, 1000)), tmp_path, matches=200)
     kept = [row for row in lines(tmp_path / "matches.jsonl") if row["status"] != "void"]
     assert 0 < len(kept) < 200

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +150,61 @@ def test_several_devices_of_one_process_are_refused(model: Path, tmp_path: Path)
         with pytest.raises(UsageError, match=says):
             train(settings(model, tmp_path / "run", **changes), script="t", progress=False)
         assert not (tmp_path / "run").exists()
+
+
+def test_an_opponent_that_is_nowhere_is_told_before_the_first_step(model: Path, tmp_path: Path) -> None:
+    config = settings(model, tmp_path / "run", roster='{"player_1": "llm:/nowhere"}')
+    with pytest.raises(UnknownName, match="/nowhere"):
+        train(config, script="t", progress=False)
+    train(settings(model, tmp_path / "run", roster='{"player_1": "optimal"}'), script="t", progress=False)  # mended
+
+
+SCRIPT = Path(__file__).parents[1] / "train" / "self_play.py"
+
+
+def test_sigterm_saves_what_ctrl_c_saves(model: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, str(SCRIPT), "--env", "kuhn-poker-v0", "--model", str(model), "--run-dir", str(run_dir)]
+    command += [
+        "--steps",
+        "100000",
+        "--checkpoint-every",
+        "100000",
+        "--max-new-tokens",
+        "1",
+        "--illegal",
+        "random_legal",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    metrics = run_dir / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors.splitlines()[-1]) == (143, "llm-arena: terminated")
+    saved = checkpoint.newest(run_dir / "checkpoints")
+    assert saved is not None and saved.step >= 1
+
+
+WITHOUT_TORCH = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Block())
+from llm_arena.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["play", "naming-v0", "--agents", "smollm2-135m"], ["train", "self-play", "--steps", "1"]]
+)
+def test_models_without_torch_are_one_line_that_names_the_extra(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert 'pip install "llm-arena[train]"' in line

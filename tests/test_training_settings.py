@@ -345,9 +345,17 @@ def test_a_folder_of_something_else_is_never_touched(tmp_path: Path, content: st
 
 
 def test_many_differences_are_cut_short(tmp_path: Path) -> None:
-    RunFolder(tmp_path, {f"s{k}": 1 for k in range(9)}).close()
+    folder = RunFolder(tmp_path, {f"s{k}": 1 for k in range(9)})
+    folder.log({"step": 1})
+    folder.close()
     with pytest.raises(TrainingError, match=r"s4: 1 -> 2; and 4 more"):
         RunFolder(tmp_path, {f"s{k}": 2 for k in range(9)})
+
+
+def test_a_run_without_a_step_takes_other_settings(tmp_path: Path) -> None:
+    RunFolder(tmp_path, {"roster": "mistyped"}).close()
+    RunFolder(tmp_path, {"roster": "mended"}).close()
+    assert json.loads((tmp_path / "config.json").read_text())["roster"] == "mended"
 
 
 def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
             for name in names:
                 if not name or "|" in name or not name.isprintable():
                     raise UsageError(
-                        f"board {self.name}: {name!r} is no name for a {what}; use printable text without |"
+                        f"board {self.name}: {name!r} can't be the name of this {what}; use printable text without |"
                     )
                 if names.count(name) > 1:
                     raise UsageError(f'board {self.name}: two {what}s are called "{name}"; give each a name of its own')

@@ -83,6 +83,10 @@ def evaluate(
         BoardError: the folder holds matches that these settings would not play.
         EngineError: the engine died, or no match could be played; what was finished is kept.
     """
+    if isinstance(entrants, str):
+        raise UsageError(f'entrants is "{entrants}"; give a list such as ["{entrants}", "random-legal"], or a mapping')
+    if not isinstance(matches, int):
+        raise UsageError(f"matches is {matches!r}; give a whole number")
     games = [envs] if isinstance(envs, str | EnvSpec | Game) else list(envs)
     if not isinstance(entrants, Mapping):
         entrants = {name: name for name in _once(entrants)}
@@ -232,7 +236,7 @@ class _Keeper:
             whose = "" if model is None else f" of {model}"
             raise EngineError(
                 f"the engine{whose} failed {_DEAD} matches in a row ({_words(trace.failure)}). {self._finished} of"
-                f" {self._total} matches were finished and are kept; give the same command again to play the others"
+                f" {self._total} matches were finished and are kept; the same command plays the others"
             )
 
 

@@ -32,14 +32,18 @@ class _Lines:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-        self._began = self._told = time.monotonic()
+        self._told = time.monotonic()
+        self._began = 0.0
 
     def count(self) -> None:
         self._done += 1
         now = time.monotonic()
+        if self._done == 1:  # what came before is the loading of models
+            self._began = now
+            return
         if now - self._told >= LINE_SECONDS or self._done == self._total:
             self._told = now
-            seconds = round((now - self._began) / self._done * (self._total - self._done))
+            seconds = round((now - self._began) / (self._done - 1) * (self._total - self._done))
             left = f"{seconds // 60}:{seconds % 60:02d} left"
             print(f"match {self._done}/{self._total}  {left}", file=sys.stderr, flush=True)
 

@@ -10,6 +10,7 @@ from llm_arena.engines import vllm_start
 from llm_arena.engines.base import Engine
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.lockstep import Lockstep
+from llm_arena.model_sources import missing_train
 
 
 def chosen(settings: EngineSettings) -> Literal["transformers", "vllm"]:
@@ -64,8 +65,10 @@ def make_engine(
         from llm_arena.engines.vllm_engine import VllmEngine
 
         return VllmEngine(settings, max_lora_rank=max_lora_rank, sleeps=sleeps)
-    from llm_arena.engines.transformers_engine import TransformersEngine, device_of
-
+    try:
+        from llm_arena.engines.transformers_engine import TransformersEngine, device_of
+    except ModuleNotFoundError as error:
+        raise missing_train(error) from error
     device = device_of(settings)
     dtype = settings.dtype if settings.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
     return TransformersEngine(lockstep=lockstep, device=device, dtype=dtype, max_batch_rows=max_batch_rows)

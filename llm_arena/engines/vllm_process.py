@@ -132,7 +132,7 @@ class VllmProcess:
         if self.client is not None:
             await in_thread(self._end)[0]
             self.client = None
-        if not failed:
+        if not (failed and self.log.exists()):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _end(self) -> None:

@@ -8,9 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-
 from llm_arena.errors import EngineError
 
 NOTES = ("transformers_version", "_name_or_path", "dtype", "torch_dtype")
@@ -76,6 +73,8 @@ def refuse_foreign_adapter(directory: Path, base: dict[str, tuple[int, ...]]) ->
 
 def tensor_shapes(directory: Path, *names: str) -> dict[str, tuple[int, ...]]:
     """Returns the shape of each tensor in the safetensors files of a folder, by name; reads no weights."""
+    from safetensors import SafetensorError, safe_open
+
     shapes: dict[str, tuple[int, ...]] = {}
     try:
         files = [directory / name for name in names] or sorted(directory.glob("*.safetensors"))
@@ -93,6 +92,8 @@ def write_null_adapter(source: Path, target: Path) -> None:
     vLLM's CPU kernels take the last slot of adapters for a row that has none, so that the base model answers with
     somebody's adapter as soon as all slots are taken. With this one on, no row is without.
     """
+    from safetensors.torch import load_file, save_file  # loads torch
+
     target.mkdir(parents=True)
     shutil.copyfile(source / "adapter_config.json", target / "adapter_config.json")
     weights = load_file(source / "adapter_model.safetensors")

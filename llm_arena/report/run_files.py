@@ -103,6 +103,8 @@ def read_run(path: Path) -> RunFiles:
     there = [name for name in FILES if os.path.exists(path / name)]  # a name too long is no folder either
     if not there:
         raise UsageError(f"{path} is no run's folder: it has none of {', '.join(FILES)}")
+    if os.path.exists(path / "manifest.json") and "metrics.jsonl" not in there:
+        raise UsageError(f"{path} is the folder of a board; its page is {path / 'leaderboard.md'}")
     run = RunFiles(path, complete=os.path.isdir(path / "final"))
     _read_config(run)
     if there == ["config.json"] and not run.problems and MARK not in run.config:

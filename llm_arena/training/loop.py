@@ -92,8 +92,7 @@ def train(
         KeyboardInterrupt: likewise.
     """
     script = script or Path(sys.argv[0]).stem or "train"
-    if progress and config.engine.kind != "transformers":
-        print(words(config.engine), file=sys.stderr, flush=True)
+    asked = config.engine
     config = replace(config, engine=replace(config.engine, kind=chosen(config.engine)))
     source = _source(config) if source is None else source
     placed = place(config)
@@ -113,6 +112,8 @@ def train(
             if folder.complete:
                 print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
                 return _result(folder, was_complete=True)
+            if progress and asked.kind != "transformers":
+                print(words(asked), file=sys.stderr, flush=True)
             with tracker(config, folder) as log:
                 trainer = Trainer(config, folder, runtime, engine, planner, base, chat, placed=placed, log=log)
                 trainer.run(on_step=on_step, progress=progress)
@@ -180,6 +181,7 @@ class Trainer:
         self._tolerance = config.parity_tolerance or (EXACT_TOLERANCE if exact else COARSE_TOLERANCE)
         runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, context_tokens(base, engine)))
         self.planner = planner
+        runtime.run(planner.prepare())
         self.probes = self._probe_prompts(chat)
         self._check_parity()
 

@@ -95,6 +95,18 @@ class Planner:
         per_table = [sum(table[seat].policy == LEARNER for seat in contest) for table in self._tables]
         return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
 
+    async def prepare(self) -> None:
+        """Loads the models of all seats, so that one that can't be had is told before the first step.
+
+        Raises:
+            UnknownName, ModelError: a model can't be found or loaded.
+        """
+        agents = {id(agent): agent for table in self._tables for agent in table.values()}
+        for agent in agents.values():
+            ready = getattr(agent, "prepare", None)
+            if ready is not None:
+                await ready()
+
     def plans(self, step: int) -> list[EpisodePlan]:
         """Returns the episodes of step `step`, group by group.
 

@@ -67,7 +67,7 @@ class RunFolder:
             if fresh:
                 self._clear()
             before = _settings_of(config)
-            if before is None:
+            if before is None or self._nothing_done():
                 self._write_aside(config, json.dumps({**settings, MARK: 1}, indent=1, sort_keys=True))
             else:
                 self._resume(before, settings)
@@ -135,6 +135,12 @@ class RunFolder:
         if self._traces is not None:
             self._traces.close()
         self._lock.release()
+
+    def _nothing_done(self) -> bool:
+        """Whether the run made no step, as after a mistake in its settings: then others may be given."""
+        metrics = self.path / "metrics.jsonl"
+        logged = metrics.exists() and metrics.stat().st_size > 0
+        return not logged and checkpoint.newest(self.path / "checkpoints") is None and not self.complete
 
     def _clear(self) -> None:
         """Deletes what a run wrote, and nothing else that may lie in its folder."""

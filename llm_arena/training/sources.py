@@ -119,7 +119,7 @@ def read_starts(path: Path) -> list[Start]:
         UsageError: the file can't be read, is empty, or a line is neither an object nor a string; names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"starts {path}: can't be read: {error}") from None
     starts: list[Start] = []
