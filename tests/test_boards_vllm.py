@@ -61,7 +61,7 @@ def test_two_models_have_an_engine_each_and_one_that_dies_costs_no_finished_matc
     with Runtime(engine=board.engine, max_open_episodes=4) as runtime:
         killer = threading.Thread(target=kill_later, args=(runtime, right, folder))
         killer.start()
-        with pytest.raises(EngineError, match=rf"engine of {right} failed 3 .* has died .* are kept; give the same"):
+        with pytest.raises(EngineError, match=rf"engine of {right} failed 3 .* has died .* are kept; the same command"):
             play_board(board, folder=folder, runtime=runtime)
         killer.join()
     before: list[dict[str, Any]] = kept(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -159,32 +158,30 @@ def test_an_opponent_that_is_nowhere_is_told_before_the_first_step(model: Path, 
     train(settings(model, tmp_path / "run", roster='{"player_1": "optimal"}'), script="t", progress=False)  # mended
 
 
-SCRIPT = Path(__file__).parents[1] / "train" / "self_play.py"
+TERMINATED = """
+import os, signal, sys
+from llm_arena.cli import guarded
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.loop import train
+
+def on_step(row, learner):
+    if row["step"] == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+config = TrainConfig(
+    env="kuhn-poker-v0", model=sys.argv[1], run_dir=sys.argv[2], num_steps=50, max_new_tokens=1, checkpoint_every=50,
+    illegal="random_legal",
+)
+sys.exit(guarded(lambda: train(config, script="t", on_step=on_step, progress=False) and 0))
+"""
 
 
 def test_sigterm_saves_what_ctrl_c_saves(model: Path, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    command = [sys.executable, str(SCRIPT), "--env", "kuhn-poker-v0", "--model", str(model), "--run-dir", str(run_dir)]
-    command += [
-        "--steps",
-        "100000",
-        "--checkpoint-every",
-        "100000",
-        "--max-new-tokens",
-        "1",
-        "--illegal",
-        "random_legal",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    metrics = run_dir / "metrics.jsonl"
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
-        time.sleep(0.05)
-    process.terminate()
-    _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors.splitlines()[-1]) == (143, "llm-arena: terminated")
-    saved = checkpoint.newest(run_dir / "checkpoints")
-    assert saved is not None and saved.step >= 1
+    command = [sys.executable, "-c", TERMINATED, str(model), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (143, "llm-arena: terminated\n")
+    saved = checkpoint.newest(tmp_path / "run" / "checkpoints")
+    assert saved is not None and saved.step == 3
 
 
 WITHOUT_TORCH = """
