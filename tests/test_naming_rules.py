@@ -15,27 +15,9 @@ from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
 from llm_arena.types import Cause, Ending, Reply
+from naming_parts import LENGTHS, played, rewards
 
 naming = importlib.import_module("llm_arena.envs.naming")
-# three, five, five and nine words
-LENGTHS = ["Three Word Name", "One Two Three Four Five", "Six Seven Eight Nine Ten", "A B C D E F G H I"]
-
-
-def played(replies, **kwargs):
-    """An episode in which the seats answer `replies` in order; the topic is coffee shop unless given."""
-    env = llm_arena.make("naming-v0", namers=len(replies), **{"topic": "coffee shop", **kwargs})
-    env.reset(seed=0)
-    for reply in replies:
-        env.step(reply)
-    assert env.over
-    return env
-
-
-def rewards(replies, **kwargs):
-    env = played(replies, **kwargs)
-    return [env.returns[seat] for seat in env.possible_agents]
-
-
 # ---- the contest ---------------------------------------------------------------------------------------------
 
 

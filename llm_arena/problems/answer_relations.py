@@ -32,7 +32,7 @@ def same_statement(same: Compare) -> CompareRelations:
             found = _by_solving(given, gold)
             if found == "undecided" and isinstance(left, Relation) and isinstance(right, Relation):
                 found = _by_form(left, right, same)
-        except (Unreadable, NotImplementedError):
+        except (Unreadable, NotImplementedError):  # sympy raises the second for what it can't solve
             return "undecided"
         # an equation that is yet to be solved may be the question itself
         solved = [isinstance(form, Relation) and "=" in form.signs for form in (given, gold)]

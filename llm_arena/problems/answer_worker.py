@@ -113,7 +113,9 @@ def _stop_timers() -> None:
 
 def answer(given: str, gold: str) -> Verdict:
     """Returns the verdict on two normalized answers, undecided where sympy fails."""
-    sympy.core.random.seed(0)  # sympy tries random points
+    # sympy tries random points, from a generator of its own. This process is ours alone, and a verdict must not depend
+    # on the questions before it.
+    sympy.core.random.seed(0)
     try:
         return compare(read_form(given), read_form(gold), same_value, same_statement(same_value))
     except Exception:  # sympy raises anything on odd input, MemoryError and RecursionError included
