@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from llm_arena.errors import UsageError
 
 EngineKind = Literal["transformers", "vllm", "auto"]
-KINDS = ("transformers", "vllm", "auto")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class EngineSettings:
     """`transformers`: in this process. `vllm`: in a process of its own. `auto`: vLLM where it is installed."""
     devices: str = "auto"
     """CUDA devices of the engine, e.g. `1` or `1,2` (vLLM splits each model over them); `cpu`; or `auto`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Dtype = "auto"
     """Of weights and activations. `auto`: float32 on a CPU, bfloat16 on CUDA."""
     args: str = "{}"
     """vLLM's own engine arguments by their own names, as a JSON object. On the command line `--engine.NAME VALUE`

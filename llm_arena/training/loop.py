@@ -32,12 +32,13 @@ from llm_arena.training.config import TrainConfig, fingerprint
 from llm_arena.training.credit import Baselines, Credit
 from llm_arena.training.learner import Learner, StepSettings, StepStats
 from llm_arena.training.metrics import Row
-from llm_arena.training.placement import Placement, lora_settings, place, tracker
+from llm_arena.training.placement import Placement, lora_settings, place
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
 from llm_arena.training.progress import Progress
 from llm_arena.training.run_folder import RunFolder, copy_model_files
 from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, digest, read_starts
 from llm_arena.training.sync import Publisher
+from llm_arena.training.tracking import tracker
 from llm_arena.training.whole_folder import write_whole
 from llm_arena.types import Ending, Trace
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +12,6 @@ from llm_arena.errors import UsageError
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.loading import learner_device
 from llm_arena.training.lora import LoraSettings
-from llm_arena.training.metrics import Row
-from llm_arena.training.run_folder import RunFolder
-from llm_arena.training.tracking import TensorBoard
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ def place(config: TrainConfig) -> Placement:
             "publish=adapter needs an engine that takes adapters: --engine.kind vllm. With transformers use "
             "--publish merged"
         )
-    # vLLM decodes 2 to 3 times slower with an adapter on a CPU (measured), and merging one costs next to nothing there.
+    # On a CPU a rollout took three times as long with an adapter as with merged weights (SmolLM2-135M, rank 16).
     as_adapter = config.publish == "adapter" or (
         config.publish == "auto" and config.lora_rank > 0 and vllm and not vllm_start.is_cpu()
     )
@@ -60,18 +55,3 @@ def lora_settings(config: TrainConfig) -> LoraSettings | None:
     return LoraSettings(
         rank=config.lora_rank, alpha=config.lora_alpha, targets=config.lora_targets, seed=config.seed % (1 << 63)
     )
-
-
-@contextmanager
-def tracker(config: TrainConfig, folder: RunFolder) -> Iterator[Callable[[Row], object]]:
-    """Yields what else is to be told the metrics of each step: TensorBoard, or nobody.
-
-    Raises:
-        MissingExtra: tensorboard is not installed.
-    """
-    if not config.tensorboard:
-        yield lambda row: None
-        return
-    done = folder.checkpoint.step if folder.checkpoint is not None else 0
-    with TensorBoard(folder.path / "tensorboard", done=done) as board:
-        yield board.log

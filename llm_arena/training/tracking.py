@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from llm_arena.errors import MissingExtra
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.metrics import Row
+from llm_arena.training.run_folder import RunFolder
 
 
 class TensorBoard:
@@ -48,3 +52,18 @@ class TensorBoard:
     def close(self) -> None:
         """Writes what is waiting and closes the file."""
         self._writer.close()
+
+
+@contextmanager
+def tracker(config: TrainConfig, folder: RunFolder) -> Iterator[Callable[[Row], object]]:
+    """Yields what else is to be told the metrics of each step: TensorBoard, or nobody.
+
+    Raises:
+        MissingExtra: tensorboard is not installed.
+    """
+    if not config.tensorboard:
+        yield lambda row: None
+        return
+    done = folder.checkpoint.step if folder.checkpoint is not None else 0
+    with TensorBoard(folder.path / "tensorboard", done=done) as board:
+        yield board.log
