@@ -28,11 +28,11 @@ Rewards   `reward="shared"` (default): both seats get r * w, with r = +1 if the 
           -1 or +1, a thinker that was wrong in a team that was right pays 1.2 * -1 = -1.2, more than the 0.8 * -1 =
           -0.8 of a team that was wrong: it is paid for pulling the verifier down. Here r and w follow one result, so
           right is always above wrong.
-          `reward="additive"` tells who did it, without that trap: r = `own_reward_weight` * own +
-          `team_reward_weight` * team, each +1 or -1. team: the final answer is right. own: for the thinker, its last
-          proposal is right; for the verifier, its final answer is. Worked, with 0.5 and 1: the thinker is right and
-          accepted +1.5, +1.5; the verifier spoils a right proposal -0.5, -1.5; it mends a wrong one +0.5, +1.5; a wrong
-          one is accepted -1.5, -1.5; a right proposal runs into the turn limit -0.5, -1.5.
+          `reward="additive"` tells who did it, without that trap: r = `w_own` * own + `w_team` * team, each +1 or -1.
+          team: the final answer is right. own: for the thinker, its last proposal is right; for the verifier, its final
+          answer is. Worked, with 0.5 and 1: the thinker is right and accepted +1.5, +1.5; the verifier spoils a right
+          proposal -0.5, -1.5; it mends a wrong one +0.5, +1.5; a wrong one is accepted -1.5, -1.5; a right proposal
+          runs into the turn limit -0.5, -1.5.
 Outcome   winners: both seats if right, else nobody. scores 1 or 0, the same for both.
 Hidden    the right answer, from both seats. (It is no secret of a seat, so `hidden` is empty: no two deals differ in it
           alone. Tests compare the views of two games that do.)
@@ -96,8 +96,8 @@ class ThinkerVerifier(ArenaEnv):
         reward: `shared` or `additive`.
         correct_reward_weight: of `shared`, if the final answer is right.
         incorrect_reward_weight: of `shared`, if it is not.
-        own_reward_weight: of `additive`, for one's own answer.
-        team_reward_weight: of `additive`, for the final answer.
+        w_own: of `additive`, for one's own answer.
+        w_team: of `additive`, for the final answer.
         answer_format: `tag` or `lenient`.
         checker: `exact` or `math`; None: exact where the answer is a number, else math.
         options: those of `ArenaEnv`.
@@ -127,8 +127,8 @@ class ThinkerVerifier(ArenaEnv):
         reward: Literal["shared", "additive"] = "shared",
         correct_reward_weight: float = 1.2,
         incorrect_reward_weight: float = 0.8,
-        own_reward_weight: float = 0.5,
-        team_reward_weight: float = 1.0,
+        w_own: float = 0.5,
+        w_team: float = 1.0,
         answer_format: Literal["tag", "lenient"] = "tag",
         checker: Literal["exact", "math"] | None = None,
         **options: Any,
@@ -138,8 +138,8 @@ class ThinkerVerifier(ArenaEnv):
         weights = {
             "correct_reward_weight": correct_reward_weight,
             "incorrect_reward_weight": incorrect_reward_weight,
-            "own_reward_weight": own_reward_weight,
-            "team_reward_weight": team_reward_weight,
+            "w_own": w_own,
+            "w_team": w_team,
         }
         for name, weight in weights.items():
             if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
@@ -263,9 +263,6 @@ class ThinkerVerifier(ArenaEnv):
         else:
             proposed = self.proposal is not None and forfeiter != "thinker_0" and self._judge(self.proposal) == "right"
             own = {"thinker_0": 1.0 if proposed else -1.0, "verifier_0": 1.0 if final_right else -1.0}
-            rewards = {
-                seat: self.weights["own_reward_weight"] * own[seat] + self.weights["team_reward_weight"] * team
-                for seat in seats
-            }
+            rewards = {seat: self.weights["w_own"] * own[seat] + self.weights["w_team"] * team for seat in seats}
         outcome = Outcome(winners=seats if score else [], reason=reason, scores=dict.fromkeys(seats, score))
         return Move(rewards=rewards, outcome=outcome, action=answer)

@@ -283,7 +283,7 @@ def test_nobody_sees_the_answer_before_the_end():
         {"split": "test"},
         {"reward": "fair"},
         {"correct_reward_weight": -1.0},
-        {"own_reward_weight": float("nan")},
+        {"w_own": float("nan")},
         {"answer_format": "xml"},
         {"checker": "guess"},
         {"max_turns": 1},
