@@ -50,13 +50,17 @@ class KuhnPoker(ArenaEnv):
 
     def begin(self, rng: np.random.Generator) -> str:
         """Deals a card to each player."""
-        dealt = rng.permutation(3)
-        self.cards = {seat: CARDS[int(card)] for seat, card in zip(self.possible_agents, dealt, strict=False)}
+        self.deal(rng)
         self.history: list[str] = []
         for seat, card in self.cards.items():
             first = "You act first: check or bet." if seat == "player_0" else "You act second."
             self.tell(seat, f"You are {seat}. Your card is {card}. {first}")
         return "player_0"
+
+    def deal(self, rng: np.random.Generator) -> None:
+        """Draws the cards."""
+        dealt = rng.permutation(3)
+        self.cards = {seat: CARDS[int(card)] for seat, card in zip(self.possible_agents, dealt, strict=False)}
 
     def legal_actions(self, seat: str) -> list[str]:
         """Returns check and bet, or call and fold once somebody has bet."""

@@ -20,9 +20,11 @@ import msgspec
 import numpy as np
 from pettingzoo import AECEnv
 
+from llm_arena.compaction import compacted
 from llm_arena.errors import EnvContractError, UsageError
-from llm_arena.parsing import IllegalReply
-from llm_arena.types import Cause, Ending, Json, Message, Move, Outcome, Reply
+from llm_arena.parsing import IllegalReply, strip_thinking
+from llm_arena.types import Cause, Ending, Json, Move, Outcome, Reply
+from llm_arena.views import Views, copy_message
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -42,7 +44,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
     "Rewards of this step by seat, zeros left out."
 
 
-class AECBooks(AECEnv[str, dict[str, Any], str]):
+class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
     """What every game has in common once it is set up. Games derive from `env.ArenaEnv`, which adds the rest."""
 
     id: ClassVar[str]
@@ -120,9 +122,7 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         self._cumulative_rewards = dict.fromkeys(seats, 0.0)
         self.terminations = dict.fromkeys(seats, False)
         self.truncations = dict.fromkeys(seats, False)
-        opening: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        self._views: dict[str, list[Message]] = {seat: [copy_message(message) for message in opening] for seat in seats}
-        self._epochs = dict.fromkeys(seats, 0)
+        self._open_views(seats, self.system)
         self._attempts = dict.fromkeys(seats, 0)
         self._history: list[Json] = []
         self._spoken: list[tuple[str, str]] = []
@@ -162,10 +162,16 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         self._history.append([str(reply), reply.finish])
         self._spoken.append((seat, str(reply)))
         self._cumulative_rewards[seat] = 0.0
-        self._views[seat].append({"role": "assistant", "content": str(reply)})
+        view = self._views[seat]
+        view.append({"role": "assistant", "content": str(reply)})
+        if self.budget is not None:
+            self._count(seat, reply)
         attempt = self._attempts[seat]
-        self.turns += 1
-        move, cause = self._take(seat, reply)
+        if seat in self.compacting:
+            move, cause = self._take_summary(seat, reply)
+        else:
+            self.turns += 1
+            move, cause = self._take(seat, reply)
         self._book(seat, move)
         rewards = {other: reward for other, reward in self.rewards.items() if reward}
         self.last_step = StepRecord(
@@ -197,29 +203,6 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         self._end(ending, truncated=True)
         self._refresh()
 
-    def tell(self, seats: str | Iterable[str], text: str, *, role: Literal["system", "user", "tool"] = "user") -> None:
-        """Appends a message to the views of `seats`.
-
-        Raises:
-            EnvContractError: a seat is unknown, or is in a simultaneous phase that is not over (it would learn
-                something before it answers).
-        """
-        for seat in [seats] if isinstance(seats, str) else seats:
-            self._known(seat)
-            self._refuse_mid_phase("tell", seat)
-            self._views[seat].append({"role": role, "content": text})
-
-    def replace_view(self, seat: str, messages: list[Message]) -> None:
-        """Replaces a seat's whole view (compaction); its next turn begins a new sequence in the same trace.
-
-        Raises:
-            EnvContractError: as for `tell`.
-        """
-        self._known(seat)
-        self._refuse_mid_phase("replace_view", seat)
-        self._views[seat] = [copy_message(message) for message in messages]
-        self._epochs[seat] += 1
-
     def next_seat(self, seat: str, *, leaving: Collection[str] = ()) -> str:
         """Returns the next seat after `seat` in seat order that is still in the game (maybe itself).
 
@@ -240,9 +223,26 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         """Returns how many bad replies the seat has given in its running turn."""
         return self._attempts[seat]
 
-    def view_epoch(self, seat: str) -> int:
-        """Returns how often the seat's view has been replaced."""
-        return self._epochs[seat]
+    # ---- compaction ------------------------------------------------------------------------------------------
+
+    def _take_summary(self, seat: str, reply: Reply) -> tuple[Move | None, Cause]:
+        """Replaces the view by the summary in `reply`. A bad one is tried again, forfeits, or leaves it empty."""
+        cause = _unusable(reply)
+        stats = self.stats[self._roles[seat]]
+        if cause is not None:
+            stats[cause] = stats.get(cause, 0) + 1
+            if self._attempts[seat] < self.retries:
+                self._attempts[seat] += 1
+                self._views[seat].append({"role": "user", "content": _retry_text(cause, "Write a summary.")})
+                return None, cause
+        request = self.compacting.pop(seat)
+        if cause is not None and self.illegal == "forfeit":
+            return self.forfeit(seat, cause), cause
+        summary = "" if cause is not None else strip_thinking(reply).strip()
+        stats["compactions"] = stats.get("compactions", 0) + 1
+        self._attempts[seat] = 0
+        self._replace(seat, compacted(self._views[seat], self._openings[seat], request, summary))
+        return None, cause or Cause.LEGAL
 
     # ---- bookkeeping -----------------------------------------------------------------------------------------
 
@@ -251,12 +251,9 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
         stats = self.stats[self._roles[seat]]
         stats["turns"] += 1
         try:
-            if reply.finish == "timeout":
-                raise IllegalReply(Cause.TIMEOUT, "Your clock ran out.")
-            if reply.finish == "refused":
-                raise IllegalReply(Cause.REFUSED)
-            if not reply.strip():
-                raise IllegalReply(Cause.LENGTH if reply.finish == "length" else Cause.EMPTY, "Your reply was empty.")
+            unusable = _unanswered(reply)
+            if unusable is not None:
+                raise IllegalReply(unusable, _UNANSWERED.get(unusable, ""))
             return self.resolve(seat, reply), Cause.LEGAL
         except IllegalReply as bad:
             cut = reply.finish == "length" and bad.cause in (Cause.UNPARSABLE, Cause.EMPTY)
@@ -338,6 +335,8 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
             )
         self.pending = sorted(seats, key=self.possible_agents.index) if len(seats) > 1 else seats
         self._phase_open = len(seats) > 1
+        if self.budget is not None:
+            self._ask_for_summaries()
 
     def _end(self, ending: Ending, *, truncated: bool) -> None:
         self.over = True
@@ -375,6 +374,9 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
             info["ending"] = str(self.ending)
         elif seat in self.pending:
             info["attempt"] = self._attempts[seat]
+            if seat in self.compacting:
+                info["compacting"] = True
+                return info
             legal = self.legal_actions(seat)
             if legal is not None:
                 info["legal_actions"] = legal
@@ -395,22 +397,40 @@ class AECBooks(AECEnv[str, dict[str, Any], str]):
 
 def _clean(action: str) -> Reply:
     """Returns the action as a `Reply`; lone surrogates, which no encoding can store, become U+FFFD."""
-    finish = action.finish if isinstance(action, Reply) else "stop"
-    return Reply(action if action.isascii() else _SURROGATE.sub("\ufffd", action), finish)
+    text = action if action.isascii() else _SURROGATE.sub("\ufffd", action)
+    return Reply(text, action.finish, action.context_tokens) if isinstance(action, Reply) else Reply(text)
+
+
+def _unanswered(reply: Reply) -> Cause | None:
+    """Returns why a reply is none, whatever the game; None if it says something."""
+    if reply.finish == "timeout":
+        return Cause.TIMEOUT
+    if reply.finish == "refused":
+        return Cause.REFUSED
+    if not reply.strip():
+        return Cause.LENGTH if reply.finish == "length" else Cause.EMPTY
+    return None
+
+
+_UNANSWERED = {
+    Cause.TIMEOUT: "Your clock ran out.",
+    Cause.EMPTY: "Your reply was empty.",
+    Cause.LENGTH: "Your reply was empty.",
+}
+
+
+def _unusable(summary: Reply) -> Cause | None:
+    """Returns why a summary can't be used, or None."""
+    try:
+        return _unanswered(summary) or (None if strip_thinking(summary).strip() else Cause.EMPTY)
+    except IllegalReply as bad:
+        return Cause.LENGTH if summary.finish == "length" else bad.cause
 
 
 def _check_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise UsageError(f"seed={seed!r}; expected an integer from 0 to 2**64 - 1")
     return int(seed)
-
-
-def copy_message(message: Message) -> Message:
-    """Returns a copy that shares nothing that can be changed."""
-    content = message["content"]
-    if isinstance(content, str):
-        return {"role": message["role"], "content": content}
-    return {"role": message["role"], "content": [part.copy() for part in content]}
 
 
 def _retry_text(cause: Cause, hint: str) -> str:

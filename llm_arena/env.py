@@ -36,6 +36,7 @@ import msgspec
 import numpy as np
 
 from llm_arena.bookkeeping import AECBooks, IllegalRule, StepRecord
+from llm_arena.compaction import SAMPLE
 from llm_arena.errors import EnvContractError, UnknownName, UsageError, did_you_mean
 from llm_arena.parsing import IllegalReply, printable
 from llm_arena.spaces import ChatSpace, ReplySpace
@@ -63,6 +64,9 @@ class ArenaEnv(AECBooks):
         max_turns: how many turns, retries included, before the env truncates the episode; None: the game's own.
         turn_seconds: the seat's clock for one turn, in seconds; None: no clock.
         overflow: what a context overflow of a seat's agent does: `no_loss` (nobody is paid) or `forfeit`.
+        budget: how large a seat's view may grow before the seat is asked for a summary that replaces it (see
+            llm_arena.compaction); None: the game's own, which is mostly no limit.
+        budget_unit: what `budget` counts, `characters` or `tokens`; None: the game's own.
 
     Raises:
         UsageError: an option has a value out of its range.
@@ -91,6 +95,8 @@ class ArenaEnv(AECBooks):
     "What a forfeit costs: at least the worst legal loss."
     illegal: IllegalRule = "forfeit"
     retries: int = 0
+    budget: int | None = None
+    budget_unit: Literal["characters", "tokens"] = "characters"
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     "Scripted players of this game, by name."
     input_arg: ClassVar[str | None] = None
@@ -144,6 +150,8 @@ class ArenaEnv(AECBooks):
         max_turns: int | None = None,
         turn_seconds: float | None = None,
         overflow: Literal["no_loss", "forfeit"] = "no_loss",
+        budget: int | None = None,
+        budget_unit: Literal["characters", "tokens"] | None = None,
     ) -> None:
         self.render_mode = render_mode
         self.retries = type(self).retries if retries is None else retries
@@ -152,11 +160,14 @@ class ArenaEnv(AECBooks):
         self.max_turns = type(self).max_turns if max_turns is None else max_turns
         self.turn_seconds = turn_seconds
         self.overflow = overflow
+        self.budget = type(self).budget if budget is None else budget
+        self.budget_unit = type(self).budget_unit if budget_unit is None else budget_unit
         self._check_options()
         if self.illegal == "penalty":
             self.zero_sum = False
-        # a retry steps one seat twice, which PettingZoo's parallel API has no place for
-        self.metadata = {**type(self).metadata, "is_parallelizable": self.simultaneous and self.retries == 0}
+        # a retry or a summary steps one seat twice, which PettingZoo's parallel API has no place for
+        parallel = self.simultaneous and self.retries == 0 and self.budget is None
+        self.metadata = {**type(self).metadata, "is_parallelizable": parallel}
         self.role_counts = self._seat_counts(counts or {})
         self._roles = {f"{role}_{k}": role for role, count in self.role_counts.items() for k in range(count)}
         self.possible_agents = list(self._roles)
@@ -185,6 +196,20 @@ class ArenaEnv(AECBooks):
         """Deals, tells the opening views, and returns who acts first (several seats: a simultaneous phase)."""
         raise NotImplementedError(f"{type(self).__name__} needs begin(rng)")  # an author's duty, not a stub
 
+    def deal(self, rng: np.random.Generator) -> None:
+        """Draws what some seat may not know, and sets the attributes named in `hidden`.
+
+        `begin` makes its other draws first, then calls this, then tells the views. The leak check deals anew.
+        """
+
+    def knows(self, seat: str) -> Json:
+        """Returns what the rules let `seat` know now of the attributes named in `hidden`.
+
+        By default its own entries of those that are dicts by seat, and nothing of the others.
+        """
+        held = {name: getattr(self, name) for name in self.hidden}
+        return {name: value.get(seat) for name, value in held.items() if isinstance(value, Mapping)}
+
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes one reply. Raise `IllegalReply` before anything is changed if it is no legal action."""
         raise NotImplementedError(f"{type(self).__name__} needs resolve(seat, reply)")  # an author's duty, not a stub
@@ -204,6 +229,17 @@ class ArenaEnv(AECBooks):
         if not legal:
             raise EnvContractError(f"{self.id} lists no legal actions; it needs its own sample_reply(seat, rng)")
         return legal[int(rng.integers(len(legal)))]
+
+    def tools(self, seat: str) -> list[Json]:
+        """Returns the tools that `seat` may call now: `name`, `description`, `parameters` (a JSON schema).
+
+        Read calls with `llm_arena.tool_calls.read_tool_call`, and tell results with `role="tool"`.
+        """
+        return []
+
+    def resolved(self) -> dict[str, Json]:
+        """Returns arguments whose value was settled while the env was made, e.g. the digest of a file; for the spec."""
+        return {}
 
     def facts(self, seat: str) -> Json:
         """Returns what scripted players of `seat` may know, as JSON; never shown to language models."""
@@ -230,17 +266,20 @@ class ArenaEnv(AECBooks):
 
     def view(self, seat: str, seed: int = 0) -> View:
         """Returns all that an agent in `seat` may know, for a call with sampling seed `seed`."""
+        compacting = seat in self.compacting
         return View(
             seat=seat,
             role=self._roles[seat],
             messages=self.observe(seat)["messages"],
-            legal_actions=self.legal_actions(seat),
-            grammar=self.grammar(seat),
+            legal_actions=None if compacting else self.legal_actions(seat),
+            grammar=None if compacting else self.grammar(seat),
             facts=self.facts(seat),
             attempt=self._attempts[seat],
             seed=seed,
-            sample_reply=lambda rng: self.sample_reply(seat, rng),
+            sample_reply=lambda rng: SAMPLE if compacting else self.sample_reply(seat, rng),
             view_epoch=self.view_epoch(seat),
+            tools=[] if compacting else self.tools(seat),
+            compacting=compacting,
         )
 
     def render(self) -> str | None:
@@ -331,6 +370,10 @@ class ArenaEnv(AECBooks):
             raise UsageError(f"{self.id}: turn_seconds={clock!r}; expected seconds above 0, or None")
         if self.overflow not in ("no_loss", "forfeit"):
             raise UsageError(f"{self.id}: overflow={self.overflow!r}; expected no_loss or forfeit")
+        if self.budget is not None and (not isinstance(self.budget, int) or self.budget < 1):
+            raise UsageError(f"{self.id}: budget={self.budget!r}; expected 1 or more, or None")
+        if self.budget_unit not in ("characters", "tokens"):
+            raise UsageError(f"{self.id}: budget_unit={self.budget_unit!r}; expected characters or tokens")
         if self.render_mode not in (None, "ansi", "human"):
             raise UsageError(f"{self.id}: render_mode={self.render_mode!r}; expected ansi, human or None")
 
@@ -348,9 +391,9 @@ class ArenaEnv(AECBooks):
         return seats
 
     def _make_spec(self) -> EnvSpec:
-        kwargs = {**self._defaults, **self._given}
+        kwargs = {**self._defaults, **self._given, **self.resolved()}
         # the game's own defaults are resolved, so that a trace replays after they have changed
-        for name in ("retries", "illegal", "max_turns"):
+        for name in ("retries", "illegal", "max_turns", "budget", "budget_unit"):
             kwargs[name] = getattr(self, name)
         kwargs = {name: value for name, value in kwargs.items() if name not in ("render_mode", "counts")}
         try:

@@ -18,13 +18,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from llm_arena.agent import Agent
-from llm_arena.bookkeeping import copy_message
 from llm_arena.errors import ContextOverflow, EngineError, EpisodeTimeout, UsageError
 from llm_arena.lockstep import Lockstep
 from llm_arena.recorder import Recorder, step_dead
 from llm_arena.registry import make
 from llm_arena.runtime import Runtime
 from llm_arena.types import Action, Ending, EnvSpec, Failure, Reply, SeatInfo, Trace, View
+from llm_arena.views import copy_message
 
 _YIELD_SECONDS = 0.02
 """Agents that never wait give other episodes a turn after so many seconds."""
@@ -170,7 +170,11 @@ class _Episode:
     def _step(self, seat: str, action: Action, seconds: float) -> list[View]:
         env = self._env
         view, epoch = self._asked.pop(seat)
-        env.step(action.reply)
+        reply = action.reply
+        if action.prompt_ids is not None and action.completion is not None:
+            sent = len(action.prompt_ids) + len(action.completion.token_ids)
+            reply = Reply(reply, reply.finish if isinstance(reply, Reply) else "stop", sent)
+        env.step(reply)
         assert env.last_step is not None  # it has just been stepped
         self._recorder.add(view, epoch, action, env.last_step, seconds)
         step_dead(env)

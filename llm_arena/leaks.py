@@ -1,57 +1,99 @@
-"""The leak check: does a seat learn what it may not know? Done counterfactually, for any game."""
+"""The leak check: does a seat learn what it may not know? Done counterfactually, for any game.
+
+Two episodes are played that differ only in what a seat may not know: the same seed, but the game's `deal` has drawn
+from another generator, in such a way that `knows(seat)` is the same in both. With the same replies, everything that the
+seat can see has to be the same to the bit, until the rules reveal something: until `knows(seat)` differs, or other
+seats are to act.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import EnvContractError
+from llm_arena.types import Json
+
+EPISODES = 3
+"""Episodes that are looked at, from each seat."""
+
+TWINS = 3
+"""Other deals that each of them is compared with, at most."""
+
+_SEARCH = 200
 
 
 def secrets_are_kept(env: ArenaEnv, seed: int) -> None:
-    """Two deals that differ only in what a seat may not know look the same to it until the end.
+    """Two deals that differ only in what a seat may not know look the same to it until the rules reveal it.
 
-    A hidden attribute is a dict by seat, named in `hidden`. Deals are searched for pairs that agree in everything
-    but the others' entries; both are then played with the same replies, and compared through the seat's eyes.
+    Raises:
+        EnvContractError: a seat can tell them apart; or nothing could be compared, because `deal` is missing, or
+            `knows` says that every seat knows everything.
     """
     if not env.hidden:
         return
-    deals: dict[str, list[ArenaEnv]] = {}
+    if type(env).deal is ArenaEnv.deal:
+        raise EnvContractError(f"{env.id}: secrets are kept: {env.hidden} are hidden, but no deal(rng) draws them")
     compared = 0
-    for offset in range(200):
-        copy = type(env)(**env.given_arguments)
-        copy.reset(seed=seed + offset)
-        for seat in copy.possible_agents:
-            twins = deals.setdefault(_public_key(copy, seat), [])
-            if all(_secrets(twin) != _secrets(copy) for twin in twins) and len(twins) < 3:
-                for twin in twins:
-                    _compare_twins(env, twin, copy, seat, seed + offset)
-                    compared += 1
-                twins.append(copy.clone())
+    for offset in range(EPISODES):
+        for seat in env.possible_agents:
+            for other_seed, own_entries in _twins(env, seat, seed + offset):
+                _compare(env, seat, seed + offset, other_seed, own_entries)
+                compared += 1
     if not compared:
         raise EnvContractError(
-            f"{env.id}: secrets are kept: no two deals differ only in {env.hidden}; is it a dict by seat?"
+            f"{env.id}: secrets are kept: no two deals differ only in {env.hidden}; does knows(seat) say too much?"
         )
 
 
-def _secrets(env: ArenaEnv) -> str:
-    return repr([getattr(env, name) for name in env.hidden])
+def _twins(env: ArenaEnv, seat: str, seed: int) -> Iterator[tuple[int, bool]]:
+    """Yields (seed of another deal, whether the seat's own entries are put back) that the seat can't tell apart."""
+    first = _dealt(env, seed)
+    known, secrets = _json(first.knows(seat)), _secrets(first)
+    # where what seats hold is drawn independently, no other deal gives a seat the same: its own entries are put back
+    for own_entries in (False, True):
+        found = 0
+        for number in range(_SEARCH):
+            other_seed = seed * _SEARCH + number
+            twin = _dealt(env, seed, other_seed, seat if own_entries else None)
+            if _json(twin.knows(seat)) == known and _secrets(twin) != secrets:
+                yield other_seed, own_entries
+                found += 1
+                if found == TWINS:
+                    return
+        if found:
+            return
 
 
-def _public_key(env: ArenaEnv, seat: str) -> str:
-    """Returns what `seat` may know of a deal: its own entries of the hidden fields, and all other fields."""
-    own = {name: getattr(env, name).get(seat) for name in env.hidden}
-    public = {
-        name: repr(value) for name, value in vars(env).items() if name not in env.book_fields and name not in env.hidden
-    }
-    return repr((seat, own, sorted(public.items())))
+def _dealt(env: ArenaEnv, seed: int, other_seed: int | None = None, keeps: str | None = None) -> ArenaEnv:
+    """Returns a new env after reset; with `other_seed` its deal was drawn from that, all else is the same."""
+    copy = type(env)(**env.given_arguments)
+    if other_seed is not None:
+        first_deal = copy.deal
+
+        def deal(rng: np.random.Generator) -> None:
+            first_deal(rng)  # so that later draws of the episode are the same
+            own = {name: getattr(copy, name) for name in copy.hidden}
+            first_deal(np.random.default_rng([seed, other_seed]))
+            for name, value in own.items():
+                if keeps is not None and isinstance(value, dict) and keeps in value:
+                    getattr(copy, name)[keeps] = value[keeps]
+
+        copy.deal = deal  # type: ignore[method-assign]  # on this copy alone
+    copy.reset(seed=seed)
+    return copy
 
 
-def _compare_twins(env: ArenaEnv, left: ArenaEnv, right: ArenaEnv, seat: str, seed: int) -> None:
-    left, right, rng = left.clone(), right.clone(), np.random.default_rng(seed)
-    while True:
+def _compare(env: ArenaEnv, seat: str, seed: int, other_seed: int, own_entries: bool) -> None:
+    left, right = _dealt(env, seed), _dealt(env, seed, other_seed, seat if own_entries else None)
+    rng = np.random.default_rng(seed)
+    while not (left.over or right.over):
+        if left.pending != right.pending or _json(left.knows(seat)) != _json(right.knows(seat)):
+            return
         mine, other = _seen(left, seat), _seen(right, seat)
         for name, value in mine.items():
             if value != other[name]:
@@ -59,18 +101,29 @@ def _compare_twins(env: ArenaEnv, left: ArenaEnv, right: ArenaEnv, seat: str, se
                     f"{env.id}: {seat} learns something of {env.hidden} from its {name}: {value!r} and {other[name]!r}"
                 )
         reply = left.sample_reply(left.agent_selection, rng)
-        left.step(reply)
-        right.step(reply)
-        if left.over or right.over:
+        for twin in (left, right):
+            twin.step(reply)
+            while twin.agents and twin.agent_selection not in twin.pending:
+                twin.step(None)
+        if left.last_step is None or right.last_step is None or left.last_step.cause != right.last_step.cause:
             return
+
+
+def _secrets(env: ArenaEnv) -> str:
+    return repr([getattr(env, name) for name in env.hidden])
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _seen(env: ArenaEnv, seat: str) -> dict[str, Any]:
     return {
         "messages": env.observe(seat),
-        "info": env.infos[seat],
+        "info": env.infos.get(seat),
         "legal": env.legal_actions(seat),
         "grammar": env.grammar(seat),
+        "tools": env.tools(seat),
         "facts": env.facts(seat),
         "render": env.transcript(seat),
     }

@@ -196,6 +196,14 @@ def step_dead(env: ArenaEnv) -> None:
         env.step(None)
 
 
+def context_tokens(trace: Trace, turn: Turn) -> int | None:
+    """Returns how many tokens the seat's context held after `turn`; None where no tokens are known."""
+    if turn.prompt_ids is None:
+        return None
+    path = _path(trace, turn)
+    return sum(len(step.prompt_ids or ()) + len(step.completion_ids) for step in path)
+
+
 class _News:
     """Tells which messages of a seat's view are new since its last turn."""
 
@@ -288,7 +296,8 @@ def _replay(trace: Trace, *, check: bool) -> ArenaEnv:
                 messages = news.take(turn.seat, epoch, env.observe(turn.seat)["messages"])
                 _compare(trace, f"{where}: times its view was replaced", turn.view_epoch, epoch)
                 _compare(trace, f"{where}: what it saw", turn.messages, messages)
-            env.step(Reply(turn.text, turn.finish))
+            sent = context_tokens(trace, turn) if env.budget_unit == "tokens" else None
+            env.step(Reply(turn.text, turn.finish, sent))
         except ArenaError as error:
             if isinstance(error, TraceError):
                 raise

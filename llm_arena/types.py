@@ -55,17 +55,20 @@ class Reply(str):
     'length'
     """
 
-    __slots__ = ("finish",)
+    __slots__ = ("context_tokens", "finish")
     finish: FinishReason
+    context_tokens: int | None
+    "How many tokens the seat's context holds with this reply, as its agent counted them; None where nobody did."
 
-    def __new__(cls, text: str | None = "", finish: FinishReason = "stop") -> Reply:
+    def __new__(cls, text: str | None = "", finish: FinishReason = "stop", context_tokens: int | None = None) -> Reply:
         """Makes a reply from text; None, which some servers answer for no text, is the empty reply."""
         reply = super().__new__(cls, "" if text is None else text)
         reply.finish = finish
+        reply.context_tokens = context_tokens
         return reply
 
-    def __reduce__(self) -> tuple[type[Reply], tuple[str, FinishReason]]:
-        return Reply, (str(self), self.finish)
+    def __reduce__(self) -> tuple[type[Reply], tuple[str, FinishReason, int | None]]:
+        return Reply, (str(self), self.finish, self.context_tokens)
 
 
 class Cause(StrEnum):
@@ -169,6 +172,8 @@ class Completion(msgspec.Struct, kw_only=True):
     min_version: int = 0
     max_version: int = 0
     "Oldest and newest version of the policy that sampled these tokens."
+    guided: bool = False
+    "Whether a grammar limited what could be sampled; then `logprobs` are not those of the policy alone."
 
 
 class Action(msgspec.Struct, kw_only=True):
@@ -197,6 +202,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     "Draws some legal reply for this seat."
     view_epoch: int = 0
     "How often the seat's view has been replaced."
+    tools: list[Json] = []
+    "Tools that the seat may call now: `name`, `description`, and `parameters` as a JSON schema."
+    compacting: bool = False
+    "Whether the seat is asked for a summary of its view, which is about to be replaced (see llm_arena.compaction)."
 
 
 class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,6 +248,8 @@ class Turn(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[float] = []
     min_version: int = 0
     max_version: int = 0
+    guided: bool = False
+    "Whether a grammar limited what could be sampled; such a turn is not trained."
     seconds: float = 0.0
     "Wall time of the agent's `act`, in seconds."
 

@@ -43,8 +43,11 @@ class Cards(ArenaEnv):
     zero_sum = True
     hidden = ("cards",)
 
-    def begin(self, rng):
+    def deal(self, rng):
         self.cards = {seat: int(rng.integers(10)) for seat in self.possible_agents}
+
+    def begin(self, rng):
+        self.deal(rng)
         for seat in self.possible_agents:
             self.tell(seat, f"Your card is {self.cards[seat]}.")
         return "player_0"
@@ -97,13 +100,83 @@ def test_planted_leaks_are_caught(leaky):
 
 
 def test_a_hidden_field_that_can_not_be_checked_is_told():
-    class NotByseat(Cards):
+    class KnowsAll(Cards):
+        def knows(self, seat):
+            return self.cards
+
+    class DealsNothing(Cards):
+        deal = ArenaEnv.deal
+
         def begin(self, rng):
-            self.deck = list(rng.permutation(1000))
-            return super().begin(rng)
+            self.cards = dict.fromkeys(self.possible_agents, 0)
+            return "player_0"
 
     with pytest.raises(EnvContractError, match="no two deals differ"):
-        secrets_are_kept(NotByseat(), 0)
+        secrets_are_kept(KnowsAll(), 0)
+    with pytest.raises(EnvContractError, match="no deal"):
+        secrets_are_kept(DealsNothing(), 0)
+
+
+class Secret(Cards):
+    """Only player_0 knows the secret, which is no dict by seat, until the last reply is told."""
+
+    hidden = ("secret",)
+    leaks = False
+
+    def deal(self, rng):
+        self.secret = int(rng.integers(10))
+
+    def begin(self, rng):
+        self.open = self.leaks
+        self.deal(rng)
+        self.tell("player_0", f"The secret is {self.secret}.")
+        return "player_0"
+
+    def knows(self, seat):
+        return self.secret if seat == "player_0" else None
+
+    def facts(self, seat):
+        return {"secret": self.secret if seat == "player_0" or self.open else None}
+
+
+class LeakySecret(Secret):
+    leaks = True
+
+
+class RevealedByTheRules(LeakySecret):
+    def knows(self, seat):
+        return self.secret
+
+
+def test_a_secret_without_a_seat_is_kept_or_the_leak_is_caught():
+    secrets_are_kept(Secret(), 0)
+    with pytest.raises(EnvContractError, match="player_1 learns something"):
+        secrets_are_kept(LeakySecret(), 0)
+
+
+def test_what_nobody_can_be_compared_on_is_told():
+    with pytest.raises(EnvContractError, match="no two deals differ"):
+        secrets_are_kept(RevealedByTheRules(), 0)
+
+
+class Independent(Cards):
+    """What seats hold is drawn independently from so many values that no other deal gives a seat the same."""
+
+    hidden = ("cards",)
+
+    def deal(self, rng):
+        self.cards = {seat: int(rng.integers(10**9)) for seat in self.possible_agents}
+
+
+class LeakyIndependent(Independent):
+    def facts(self, seat):
+        return sum(self.cards.values())
+
+
+def test_independent_secrets_are_compared_too():
+    secrets_are_kept(Independent(), 0)
+    with pytest.raises(EnvContractError, match="learns something"):
+        secrets_are_kept(LeakyIndependent(), 0)
 
 
 class GlobalRandom(Cards):

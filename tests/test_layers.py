@@ -13,7 +13,19 @@ SHELVES = ("envs", "agents", "train", "leaderboards")
 
 ROOMS = [
     ["types", "errors", "startup"],
-    ["env", "bookkeeping", "registry", "spaces", "parsing", "problems", "checks", "leaks"],
+    [
+        "env",
+        "bookkeeping",
+        "registry",
+        "spaces",
+        "parsing",
+        "problems",
+        "checks",
+        "leaks",
+        "compaction",
+        "views",
+        "tool_calls",
+    ],
     ["agent", "engines", "tokens", "models", "model_sources", "lockstep", "threads"],
     ["rating"],
     ["recorder", "trace_file", "runtime", "episode", "rollout", "roster", "matchmaking"],
