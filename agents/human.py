@@ -1,4 +1,5 @@
-"""A person at the terminal: `human`. Sees what a model in the same seat would see, and types one line as the reply.
+"""A person at the terminal: `human`. Sees what a model in the same seat would see, and types the reply: one line,
+or several of which all but the last end with a backslash.
 
 A person's reply goes through the same rules as a model's: a typing error is an illegal reply, so give the game some
 `retries`. Needs a POSIX terminal or a pipe as standard input.
@@ -20,7 +21,7 @@ from llm_arena.report.text import message_text, visible
 from llm_arena.types import Action, PastTurn, Reply, View
 
 _SHOWN_ACTIONS = 60
-_HINT = "(type a reply and press Enter; Ctrl-D leaves the game)\n"
+_HINT = "(type a reply and press Enter; a line that ends with \\ goes on in the next; Ctrl-D leaves the game)\n"
 
 
 class PlayerLeft(ArenaError, EOFError):
@@ -56,7 +57,7 @@ class Human:
                 self._write(_HINT)
             while True:
                 self._write(f"{visible(view.seat)}> ")
-                line = await self._line(source)
+                line = await self._lines(source)
                 if line is None:
                     self._write("\n")
                     raise PlayerLeft(f"the input ended while {view.seat} was to move: the game is void, nobody lost it")
@@ -65,6 +66,16 @@ class Human:
                 if line.strip():
                     return Action(reply=Reply(line))
                 self._write(_HINT)
+
+    async def _lines(self, source: int) -> str | None:
+        """Returns one reply: a line, and those after it for as long as they end with a backslash."""
+        lines: list[str] = []
+        while (line := await self._line(source)) is not None:
+            lines.append(line)
+            if not line.endswith("\\"):
+                break
+            lines[-1] = line[:-1]
+        return "\n".join(lines) if lines else None
 
     async def _line(self, source: int) -> str | None:
         stop = threading.Event()
@@ -96,6 +107,11 @@ def _screen(view: View, past: Sequence[PastTurn]) -> list[str]:
     seen = past[-1].num_messages if past and past[-1].view_epoch == view.view_epoch else 0
     lines = ["", f"--- {visible(view.seat)}, your turn{f' (attempt {view.attempt + 1})' if view.attempt else ''} ---"]
     lines += [visible(message_text(message)) for message in view.messages[seen:] if message["role"] != "assistant"]
+    for tool in view.tools:
+        names = ", ".join(tool["parameters"].get("properties", ()))
+        lines.append(visible(f"tool: {tool['name']}({names}): {tool['description']}"))
+    if view.tools:
+        lines.append('call one with <tool_call>{"name": ..., "arguments": {...}}</tool_call>')
     if view.legal_actions is not None:
         shown = [visible(action, newlines=False) for action in view.legal_actions[:_SHOWN_ACTIONS]]
         more = len(view.legal_actions) - len(shown)

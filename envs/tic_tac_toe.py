@@ -2,8 +2,13 @@
 
 Roles     player_0 plays X and begins, player_1 plays O.
 Actions   the number of a free cell, 0 to 8 by rows.
-Rewards   +1 for three in a row, -1 for the other; 0 each for a full board without one.
+Rewards   +1 for three in a row, -1 for the other; 0 each for a full board without one. Worked: moves 0 1 2 4 3 5 7 8 6
+          make X's column 0 3 6 with the last free cell: +1, -1. Moves 0 1 2 4 3 5 7 6 8 fill the board: 0, 0.
 Ends      with a row or a full board. A reply that is no legal action forfeits the game (-1, +1).
+Sees      both players the whole board after every move.
+Exploits  whoever begins wins most games between weak players: play both seats. Perfect play always draws, so win rates
+          against `optimal` say only how often one loses. Where an opponent forfeits on bad replies, replying legally is
+          all it takes to win: look at the rate of illegal replies beside the score.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from llm_arena.compaction import compacted
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.types import Cause, Ending, Json, Move, Outcome, Reply
-from llm_arena.views import Views, copy_message
+from llm_arena.views import Views, copy_messages
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -57,10 +57,8 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
     overflow: Literal["no_loss", "forfeit"]
     role_counts: dict[str, int]
     episode_seed: int | None
-    book_fields: frozenset[str]
-    "Names of the attributes that are not the game's own; the leak check reads the others."
     _roles: dict[str, str]
-    _stream: np.random.Generator
+    _stream: np.random.Generator | None
     _observation_spaces: dict[str, gymnasium.spaces.Space[Any]]
     _action_spaces: dict[str, gymnasium.spaces.Space[str]]
 
@@ -109,10 +107,10 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             options: tolerated for PettingZoo's sake; games take keyword arguments instead.
         """
         if seed is None:
-            seed = int(self._stream.integers(0, 2**64, dtype=np.uint64))
+            seed = int(self.stream.integers(0, 2**64, dtype=np.uint64))
         else:
             seed = _check_seed(seed)
-            self._stream = np.random.default_rng([seed, 1])
+            self._stream, self._stream_seed = None, seed
         self.episode_seed = seed
         self.rng = np.random.default_rng(seed)
         seats = self.possible_agents
@@ -135,9 +133,10 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         self.stats: dict[str, dict[str, int]] = {role: {"turns": 0} for role in self.role_counts}
         self.pending: list[str] = []
         self._phase_open = False
+        self._anyone_ended = False
+        self._news: set[str] = set(seats)
         self.infos = {}
         self.agent_selection = seats[0]
-        self.book_fields = frozenset(vars(self))
         self._open_phase(self.begin(self.rng))
         self._refresh()
 
@@ -159,11 +158,12 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         if not isinstance(action, str):
             raise UsageError(f"{self.id}: {seat} is in the game, so its action is text; got {type(action).__name__}")
         reply = _clean(action)
-        self._history.append([str(reply), reply.finish])
-        self._spoken.append((seat, str(reply)))
+        text = str(reply)
+        self._history.append([text, reply.finish])
+        self._spoken.append((seat, text))
         self._cumulative_rewards[seat] = 0.0
-        view = self._views[seat]
-        view.append({"role": "assistant", "content": str(reply)})
+        self._views[seat].append({"role": "assistant", "content": text})
+        self._news.add(seat)
         if self.budget is not None:
             self._count(seat, reply)
         attempt = self._attempts[seat]
@@ -184,7 +184,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         self._known(agent)
         if self.episode_seed is None:
             raise UsageError(f"{self.id}: call reset() before observe()")
-        return {"messages": [copy_message(message) for message in self._views[agent]]}
+        return {"messages": copy_messages(self._views[agent])}
 
     def truncate(self, ending: Ending, seat: str | None = None) -> None:
         """Ends the episode from outside, e.g. because the context of `seat` overflowed.
@@ -222,6 +222,13 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
     def attempt(self, seat: str) -> int:
         """Returns how many bad replies the seat has given in its running turn."""
         return self._attempts[seat]
+
+    @property
+    def stream(self) -> np.random.Generator:
+        """Where resets without a seed draw theirs from; a given seed restarts it."""
+        if self._stream is None:  # made when it is first needed: that takes as long as a short game
+            self._stream = np.random.default_rng([self._stream_seed, 1])
+        return self._stream
 
     # ---- compaction ------------------------------------------------------------------------------------------
 
@@ -296,6 +303,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
                 if not self._alive(other):
                     raise EnvContractError(f"{self.id}: {other!r} leaves, but it is not in the game")
                 self.terminations[other] = True
+                self._anyone_ended = True
                 if other in self.pending:
                     self.pending.remove(other)
             self._phase_open = self._phase_open and bool(self.pending)
@@ -335,11 +343,13 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             )
         self.pending = sorted(seats, key=self.possible_agents.index) if len(seats) > 1 else seats
         self._phase_open = len(seats) > 1
+        self._news.update(self.pending)
         if self.budget is not None:
             self._ask_for_summaries()
 
     def _end(self, ending: Ending, *, truncated: bool) -> None:
-        self.over = True
+        self.over = self._anyone_ended = True
+        self._news.update(self.agents)
         self.ending = ending
         self.pending = []
         self._phase_open = False
@@ -360,12 +370,18 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
 
     def _refresh(self) -> None:
         """Points `agent_selection` at an ended seat if there is one, else at who acts, and fills the infos."""
-        dead = next((seat for seat in self.agents if self.terminations[seat] or self.truncations[seat]), None)
+        dead = None
+        if self._anyone_ended:
+            dead = next((seat for seat in self.agents if self.terminations[seat] or self.truncations[seat]), None)
+            self._anyone_ended = dead is not None
         if dead is not None:
             self.agent_selection = dead
         elif self.pending:
             self.agent_selection = self.pending[0]
-        self.infos = {seat: self._info(seat) for seat in self.agents}
+        # who has yet to answer in a phase can do what it could before
+        news = self._news.intersection(self.infos or self.agents)
+        self.infos = self.infos | {seat: self._info(seat) for seat in news}
+        self._news.clear()
 
     def _info(self, seat: str) -> dict[str, Any]:
         info: dict[str, Any] = {"role": self._roles[seat]}

@@ -38,6 +38,7 @@ TRAIN_PACKAGES = ("accelerate", "filelock", "peft", "safetensors", "tokenizers",
 
 COMMANDS = {
     "list": Command("cli_info", "", "list games, agents, models and training scripts"),
+    "describe": Command("cli_info", "ENV", "a game's page: roles, rewards, arguments, who sees what, exploits"),
     "play": Command("cli_play", "ENV", "play one episode: agents, models, or you in the terminal (--seat)"),
     "show": Command("cli_play", "TRACES", "read recorded episodes"),
     "replay": Command("cli_play", "TRACES", "play recorded actions again; --verify compares all that was recorded"),

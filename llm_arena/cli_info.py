@@ -1,4 +1,4 @@
-"""`llm-arena list`, `llm-arena fetch` and `llm-arena check`: what there is, and whether this machine can run it."""
+"""`llm-arena list`, `describe`, `fetch` and `check`: what there is, and whether this machine can run it."""
 
 from __future__ import annotations
 
@@ -59,6 +59,17 @@ def run_list(argv: list[str]) -> int:
     for number, name in enumerate([section] if section else SECTIONS):
         print("\n" * (number > 0) + titles[name])
         _print_table(list(rows[name]()))
+    return 0
+
+
+def run_describe(argv: list[str]) -> int:
+    """Prints a game's page."""
+    from llm_arena.registry import env_class
+    from llm_arena.report.env_page import env_page
+
+    parser = Parser("describe", "Print a game's page.", ["llm-arena describe kuhn-poker-v0"])
+    parser.add_argument("env", metavar="ENV", help="a game; `llm-arena list games` has them")
+    print(env_page(env_class(parser.parse_args(argv).env)))
     return 0
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import gymnasium
@@ -99,6 +99,8 @@ class ArenaEnv(AECBooks):
     budget_unit: Literal["characters", "tokens"] = "characters"
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     "Scripted players of this game, by name."
+    baseline_roles: ClassVar[Mapping[str, Sequence[str]]] = {}
+    "The roles that a scripted player plays, for those that don't play all."
     input_arg: ClassVar[str | None] = None
     "Keyword argument that the input field of a start fills, e.g. `topic`."
     label_arg: ClassVar[str | None] = None
@@ -318,7 +320,7 @@ class ArenaEnv(AECBooks):
             "seed": self.episode_seed,
             "history": [] if self.episode_seed is None else list(self._history),
             # 128-bit integers don't survive every JSON reader as numbers
-            "stream": _stream_to_json(self._stream),
+            "stream": _stream_to_json(self.stream),
         }
 
     def load_state(self, state: Mapping[str, Json]) -> None:
@@ -412,6 +414,9 @@ def _defaults(cls: type[ArenaEnv]) -> dict[str, Json]:
             named = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
             defaults |= {p.name: None if p.default is inspect.Parameter.empty else p.default for p in named}
     return defaults
+
+
+ArenaEnv._defaults = _defaults(ArenaEnv)
 
 
 def _rebuild(cls: type[ArenaEnv], kwargs: dict[str, Json], state: dict[str, Json]) -> ArenaEnv:

@@ -24,7 +24,7 @@ from llm_arena.recorder import Recorder, step_dead
 from llm_arena.registry import make
 from llm_arena.runtime import Runtime
 from llm_arena.types import Action, Ending, EnvSpec, Failure, Reply, SeatInfo, Trace, View
-from llm_arena.views import copy_message
+from llm_arena.views import copy_messages
 
 _YIELD_SECONDS = 0.02
 """Agents that never wait give other episodes a turn after so many seconds."""
@@ -196,7 +196,7 @@ class _Episode:
                 view = env.view(seat, sampling_seed(self._run_seed, self._plan.id, seat, turn, env.attempt(seat)))
                 # What is recorded is not what the agent gets: an agent may well edit its own messages.
                 self._asked[seat] = view, env.view_epoch(seat)
-                views.append(msgspec.structs.replace(view, messages=[copy_message(m) for m in view.messages]))
+                views.append(msgspec.structs.replace(view, messages=copy_messages(view.messages)))
         return views
 
     async def _act(self, view: View) -> tuple[Action, float]:

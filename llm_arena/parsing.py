@@ -62,7 +62,8 @@ def strip_thinking(text: str) -> str:
 
 def normalize(text: str) -> str:
     """Returns `text` in lower case, spaces folded, without wrapping quotes, emphasis and punctuation."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().strip(_WRAPPING).split())
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    return " ".join(plain.casefold().strip(_WRAPPING).split())
 
 
 def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = ()) -> str:
@@ -82,6 +83,9 @@ def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = (
         IllegalReply: nothing was answered, two different answers were given, or the answer is not legal. A reply
             cut by its length counts only if all of it is an action.
     """
+    for action in legal:  # what scripts and well-trained models answer
+        if action == reply:
+            return action
     by_name = {normalize(action): action for action in legal}
     hint = f"Reply with one of: {', '.join(legal)}."
     text = strip_thinking(reply)

@@ -85,9 +85,11 @@ def resolve_roster(
 
     Raises:
         UnknownName: no such seat, role, agent or model.
-        UsageError: a seat is left without an agent, or no agent takes a setting.
+        UsageError: a seat is left without an agent, a scripted player sits in a role that it doesn't play, or no agent
+            takes a setting.
     """
     names = _by_seat(env, agents)
+    _check_roles(env, names)
     creators = {name: _creator(name, env.spec.id, env.baselines) for name in names.values() if isinstance(name, str)}
     for setting in settings:
         if not any(creator.takes(setting) for creator in creators.values()):
@@ -171,6 +173,23 @@ def _by_seat(env: ArenaEnv, agents: Roster) -> dict[str, str | Agent]:
     if empty:
         raise UsageError(f"no agent for {', '.join(empty)}; give one for each seat or role of {env.spec.id}")
     return {seat: agents[seat] if seat in agents else agents[roles[seat]] for seat in seats}
+
+
+def _check_roles(env: ArenaEnv, names: Mapping[str, str | Agent]) -> None:
+    """Refuses scripted players in roles that they don't play."""
+    for seat, name in names.items():
+        player = name.removeprefix(f"{env.spec.id}/") if isinstance(name, str) else ""
+        plays = env.baseline_roles.get(player)
+        if plays is not None and env.role_of(seat) not in plays:
+            others = {
+                role: next((who for who, roles in env.baseline_roles.items() if role in roles), "random-legal")
+                for role in env.role_counts
+            }
+            fitting = ",".join(f"{role}={who}" for role, who in (others | dict.fromkeys(plays, player)).items())
+            raise UsageError(
+                f'{env.spec.id}: "{player}" plays {" and ".join(plays)}, and can\'t sit in {seat}; '
+                f"give, for example, --agents {fitting}"
+            )
 
 
 def _object(agent: object) -> Agent:

@@ -31,7 +31,7 @@ class Views(ABC):
     def _open_views(self, seats: Iterable[str], system: str) -> None:
         """Gives every seat a view of its own with the system text alone."""
         opening: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._views = {seat: [copy_message(message) for message in opening] for seat in seats}
+        self._views = {seat: copy_messages(opening) for seat in seats}
         self._epochs = dict.fromkeys(self._views, 0)
         self._openings: dict[str, int] = {}
         self._counted: dict[str, tuple[int, int]] = {}
@@ -58,7 +58,7 @@ class Views(ABC):
         self._known(seat)
         self._refuse_mid_phase("replace_view", seat)
         self._openings.pop(seat, None)
-        self._replace(seat, [copy_message(message) for message in messages])
+        self._replace(seat, copy_messages(messages))
 
     def view_epoch(self, seat: str) -> int:
         """Returns how often the seat's view has been replaced."""
@@ -90,9 +90,14 @@ class Views(ABC):
         self._epochs[seat] += 1
 
 
-def copy_message(message: Message) -> Message:
+def _copy(message: Message) -> Message:
     """Returns a copy that shares nothing that can be changed."""
     content = message["content"]
     if isinstance(content, str):
         return {"role": message["role"], "content": content}
     return {"role": message["role"], "content": [part.copy() for part in content]}
+
+
+def copy_messages(messages: Iterable[Message]) -> list[Message]:
+    """Returns copies that share nothing that can be changed."""
+    return [message.copy() if type(message["content"]) is str else _copy(message) for message in messages]

@@ -13,11 +13,13 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def make(env_id: str) -> None:
-    """Plays one episode with a game's scripted player, or with random legal replies where it has none."""
+    """Plays one episode: a scripted player in the first seat of each role, random legal replies in the others."""
     env = llm_arena.make(env_id)
     agents = {seat: "random-legal" for seat in env.possible_agents}
-    for name in env.baselines:
-        agents[env.possible_agents[0]] = f"{env_id}/{name}"
+    for name in reversed(env.baselines):
+        for role in env.baseline_roles.get(name, list(env.role_counts)):
+            if f"{role}_0" in agents:
+                agents[f"{role}_0"] = f"{env_id}/{name}"
     trace = llm_arena.play(env, agents=agents, seed=11)
     trace.seconds = 0.0
     for turn in trace.turns:
