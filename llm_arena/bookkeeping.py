@@ -173,7 +173,8 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             self.turns += 1
             move, cause = self._take(seat, reply)
         self._book(seat, move)
-        rewards = {other: reward for other, reward in self.rewards.items() if reward}
+        paid = move is not None and move.rewards
+        rewards = {other: reward for other, reward in self.rewards.items() if reward} if paid else {}
         self.last_step = StepRecord(
             seat=seat, reply=reply, cause=cause, attempt=attempt, action=move.action if move else None, rewards=rewards
         )
@@ -330,6 +331,13 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             self._cumulative_rewards[seat] += reward
 
     def _open_phase(self, first: str | Iterable[str]) -> None:
+        if isinstance(first, str) and not self.pending and self._alive(first):  # most turns of most games
+            self.pending = [first]
+            self._phase_open = False
+            self._news.add(first)
+            if self.budget is not None:
+                self._ask_for_summaries()
+            return
         seats = [first] if isinstance(first, str) else list(first)
         for seat in seats:
             self._known(seat)

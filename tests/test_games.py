@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import llm_arena
+from openspiel_parts import plays_alike
 
 LINES = {  # who wins how many chips: None means the higher card
     ("check", "check"): (None, 1),
@@ -146,3 +147,17 @@ def test_cards_are_dealt_evenly():
         deal = tuple(env.cards.values())
         counts[deal] = counts.get(deal, 0) + 1
     assert len(counts) == 6 and min(counts.values()) > 140
+
+
+def test_kuhn_poker_plays_like_openspiel():
+    env = llm_arena.make("kuhn-poker-v0")
+    numbers = {"check": 0, "fold": 0, "bet": 1, "call": 1}
+    cards = [lambda env, seat=seat: ["JQK".index(env.cards[seat])] for seat in env.possible_agents]
+    for seed in range(300):
+        plays_alike(env, "kuhn_poker", numbers, seed, cards)
+
+
+def test_tic_tac_toe_plays_like_openspiel():
+    env = llm_arena.make("tic-tac-toe-v0")
+    for seed in range(300):
+        plays_alike(env, "tic_tac_toe", {str(cell): cell for cell in range(9)}, seed)
