@@ -8,9 +8,10 @@ Rewards   chips won or lost: +-1 after two checks (the higher card wins) or a fo
 Ends      after two or three actions. A reply that is no legal action forfeits 2 chips, as much as the worst loss.
 Sees      each player its own card and both players' actions. Cards are shown to spectators, and in the outcome's reason
           after a call or two checks; no seat is told the other's card before the game is over.
-Exploits  none that pays against the equilibrium `optimal`, which loses 1/18 a game as player_0 on average and wins as much
-          as player_1: play both seats. A player that never bluffs looks fine in win rate and is exploitable; judge by
-          chips, or by exploitability (benchmarks/kuhn_exploitability.py). Breaking the rules costs 2, the worst loss.
+Exploits  none that pays against the equilibrium `optimal`, which on average loses 1/18 a game as player_0 and wins as
+          much as player_1: play both seats. A player that never bluffs looks fine in win rate and is exploitable;
+          judge by chips, or by exploitability (benchmarks/kuhn_exploitability.py). Breaking the rules costs 2, the
+          worst loss.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class PrisonersDilemma(ArenaEnv):
         super().__init__(**options)
         self.rounds, self.continuation, self.talk = rounds, continuation, talk
         if continuation is not None:
-            self.hidden = ("length",)  # type: ignore[misc]  # without continuation the length is known to all
+            self.hidden = ("length",)
 
     def begin(self, rng: np.random.Generator) -> list[str]:
         """Draws how many rounds there will be, tells the rules, and opens the first round."""

@@ -1,25 +1,31 @@
 r"""thinker-verifier-v0: one seat proposes answers to a problem, the other checks them and decides when it is answered.
 
 Roles     thinker_0 and verifier_0 take turns, the thinker first.
-Problem   the arguments `problem` and `answer` (a file of starts fills them from its fields `prompt` and `label`), else
-          arithmetic drawn by the episode's generator: `level` 1 to 5, `operators` and `split` as in
-          llm_arena/problems/arithmetic.py.
+Problem   `source` (llm_arena/problems/sources.py): `arithmetic` by `level` 1 to 5, `operators` and `split` (default), a
+          file FILE.jsonl, a data set hf:OWNER/NAME, a generator reasoning-gym:NAME. Or one problem by the arguments
+          `problem` and `answer` (a file of starts fills them from its fields `prompt` and `label`).
 Actions   free text. What stands in the last <final_answer>...</final_answer> of a reply is its answer: the thinker's
           is a proposal, the verifier's is final. To accept, the verifier repeats the proposal in its tag; it may also
-          correct it. A verifier's reply without an answer is criticism, and the thinker's turn. Only the seat's own
+          correct it. A verifier's reply without an answer is an objection, and the thinker's turn. Only the seat's own
           reply is read, without its thoughts; an empty tag is no answer; of two answers the last counts. With
           `answer_format="lenient"`, for small models that never write a tag, the last \boxed{} counts where there is
-          no tag, else the last number of the reply: a verifier then criticizes by writing no number.
+          no tag, else the last number of the reply: a verifier then objects by writing no number.
+Verifier  `verifier="neutral"` (default): by the rules above. `adversarial`: told that the answer is probably wrong; its
+          first reply is an objection even with an answer in it, unless a line `SURE: yes` stands there as well. For
+          pairs that repeat each other: the verifier nods, and the second look is worth nothing. `permissive`: told to
+          accept unless it sees a clear mistake; a reply without an answer accepts the last proposal (if there is one),
+          unless a line begins with `OBJECTION:`. For models that hardly ever close a tag, and as the floor against
+          which another verifier is worth its tokens.
 Illegal   an empty reply, or one that is all thoughts. A reply cut by the token cap is read like any other: words
           without an answer are legal, and an answer that was closed before the cut counts. Under `forfeit` the game
-          ends unanswered, a loss for both. `skip` passes the turn.
+          ends unanswered, a loss for both. `skip` passes the turn. `random_legal` draws words without an answer.
 Ends      with the verifier's answer: "right", "wrong", or "undecided" if the check could not tell, which counts as
           wrong. Or with the turn limit `max_turns` (default 6, retries included; the game ends early when another turn
           with its retries might not fit): "no answer (turn limit)", which counts as wrong too.
 Checking  `checker="exact"`: form and rational numbers (llm_arena/problems/answers.py), instant and the same everywhere;
-          default where the answer is made of numbers and words. `checker="math"`: algebra as well, in a process with a
+          default where answers are made of numbers and words. `checker="math"`: algebra as well, in a process with a
           time limit, so that a slower machine may call undecided what a faster one decides; default for other answers,
-          and needs the extra `problems`.
+          and needs the extra `problems`. Reasoning-gym's generators grade themselves.
 Rewards   `reward="shared"` (default): both seats get r * w, with r = +1 if the final answer is right, else -1, and
           w = `correct_reward_weight` = 1.2 if it is right, else `incorrect_reward_weight` = 0.8. Worked: right +1.2
           each, wrong or unanswered -0.8 each, so an early policy that mostly fails is not drowned in failures.
@@ -33,44 +39,68 @@ Rewards   `reward="shared"` (default): both seats get r * w, with r = +1 if the 
           answer is. Worked, with 0.5 and 1: the thinker is right and accepted +1.5, +1.5; the verifier spoils a right
           proposal -0.5, -1.5; it mends a wrong one +0.5, +1.5; a wrong one is accepted -1.5, -1.5; a right proposal
           runs into the turn limit -0.5, -1.5.
-Outcome   winners: both seats if right, else nobody. scores 1 or 0, the same for both.
-Hidden    the right answer, from both seats. (It is no secret of a seat, so `hidden` is empty: no two deals differ in it
+Outcome   winners: both seats if right, else nobody. scores 1 or 0, the same for both. The env counts by role `verifier`
+          what it did: `objected`, and at the end `accepted` (its answer is the last proposal) or `corrected`.
+Sees      both seats the problem and, quoted, everything the other said; not its thoughts. Nobody sees the right answer;
+          spectators see it at the end. (It is no secret of a seat, so `hidden` is empty: no two deals differ in it
           alone. Tests compare the views of two games that do.)
+Exploits  a verifier that solves the problem itself makes the thinker a decoration, and with `shared` both are paid
+          alike: compare with `additive`, or with the thinker frozen. A pair may agree that the verifier always accepts:
+          `accepted` near the number of games says so. The line `SURE: yes` costs nothing, so training may teach a
+          verifier to write it always; it makes a second look likely at first, it can't force one. Small answer spaces
+          (level 1 has 17 answers, a yes or no question 2) pay for guessing: know what `random-legal` gets. A problem's
+          text is shown as it is: an answer that stands in it is copied.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Literal
 
 import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.parsing import IllegalReply, boxed, final_number, printable, quote, read_tagged, strip_thinking
-from llm_arena.problems.answers import Verdict, check, check_exactly, needs_algebra, require_algebra
-from llm_arena.problems.arithmetic import Split, check_settings, draw_problem, solve
+from llm_arena.parsing import quote
+from llm_arena.problems.answers import check_exactly
+from llm_arena.problems.arithmetic import Split, solve
+from llm_arena.problems.final_answers import (
+    ANSWER_FORMATS,
+    ANSWER_GRAMMAR,
+    TAG,
+    AnswerFormat,
+    read_answer,
+    shown_answer,
+    tagged,
+    visible_text,
+)
+from llm_arena.problems.sources import Verdict, open_source
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
-TAG = "final_answer"
 OTHER = {"thinker_0": "verifier_0", "verifier_0": "thinker_0"}
-SYSTEM = {
-    "thinker_0": (
-        "You are the thinker. Solve the problem in one or two short sentences. "
-        f"Then write your answer between <{TAG}> and </{TAG}>."
-    ),
-    "verifier_0": (
+THINKER = (
+    "You are the thinker. Solve the problem in one or two short sentences. "
+    f"Then write your answer between <{TAG}> and </{TAG}>."
+)
+VERIFIER = {
+    "neutral": (
         "You are the verifier. Solve the problem yourself and look for mistakes of the thinker. If you are sure, write "
         f"the right answer between <{TAG}> and </{TAG}>. Else say in one sentence what is wrong."
     ),
+    "adversarial": (
+        "You are the verifier. The thinker's answer is probably wrong. Solve the problem yourself, find the mistake. "
+        "In your first reply say in one sentence what is wrong. Later, or if you are sure at once, write the right "
+        f"answer between <{TAG}> and </{TAG}>. Your first reply counts as an answer only with this line in it:\n"
+        "SURE: yes"
+    ),
+    "permissive": (
+        "You are the verifier. Accept the thinker's answer unless you see a clear mistake. To accept, write it again "
+        f"between <{TAG}> and </{TAG}>. If you see a mistake, begin a line with OBJECTION: and say what is wrong."
+    ),
 }
-MAX_PROPOSAL = 200
-"""Characters of a proposal that are repeated in a line of its own."""
-
-
-def tagged(answer: str) -> str:
-    """Returns `answer` in the tag."""
-    return f"<{TAG}>{answer}</{TAG}>"
+_SURE = re.compile(r"^[^\w\n]{0,9}SURE[^\w\n]{0,9}:[^\w\n]{0,9}yes\b", re.IGNORECASE | re.MULTILINE)
+_OBJECTION = re.compile(r"^[^\w\n]{0,9}OBJECTION[^\w\n]{0,9}:", re.IGNORECASE | re.MULTILINE)
 
 
 def scripted(view: View, rng: np.random.Generator) -> str:
@@ -79,32 +109,35 @@ def scripted(view: View, rng: np.random.Generator) -> str:
     if view.role == "thinker":
         return "I don't know." if value is None else f"I get {value}. {tagged(str(value))}"
     if value is None:
-        return "Show your work." if proposal is None else f"I accept. {tagged(proposal)}"
+        return "OBJECTION: show your work." if proposal is None else f"I accept.\nSURE: yes\n{tagged(proposal)}"
     right = proposal is not None and check_exactly(proposal, str(value)) == "right"
-    return f"{'That is right.' if right else f'No, it is {value}.'} {tagged(str(value))}"
+    return f"{'That is right.' if right else f'No, it is {value}.'}\nSURE: yes\n{tagged(str(value))}"
 
 
 class ThinkerVerifier(ArenaEnv):
     """A thinker proposes answers to one problem, a verifier checks them and gives the final one.
 
     Args:
-        problem: the text of the problem; None draws arithmetic.
+        problem: the text of one problem; None draws from `source`.
         answer: its right answer, a number or LaTeX; given if and only if `problem` is.
-        level: of the arithmetic, 1 to 5.
-        operators: of the arithmetic, some of `+-*/`; None: those of the level.
-        split: where arithmetic is drawn from, `train` or `heldout`.
+        source: where problems come from, see llm_arena/problems/sources.py.
+        source_sha256: what a file or data set must be; None: whatever it is, which the spec then records.
+        level: of `arithmetic`, 1 to 5.
+        operators: of `arithmetic`, some of `+-*/`; None: those of the level.
+        split: `train` or `heldout`, of `arithmetic` and `reasoning-gym`.
+        verifier: `neutral`, `adversarial` or `permissive`.
         reward: `shared` or `additive`.
         correct_reward_weight: of `shared`, if the final answer is right.
         incorrect_reward_weight: of `shared`, if it is not.
         w_own: of `additive`, for one's own answer.
         w_team: of `additive`, for the final answer.
         answer_format: `tag` or `lenient`.
-        checker: `exact` or `math`; None: exact where the answer is a number, else math.
+        checker: `exact` or `math`; None: math if a right answer needs algebra.
         options: those of `ArenaEnv`.
 
     Raises:
-        UsageError: an argument is out of its range.
-        MissingExtra: the checker is `math`, and the extra `problems` is not installed.
+        UsageError: an argument is out of its range, or a source can't be opened.
+        MissingExtra: the checker or the source needs a package that is not installed.
     """
 
     id = "thinker-verifier-v0"
@@ -121,20 +154,21 @@ class ThinkerVerifier(ArenaEnv):
         *,
         problem: str | None = None,
         answer: str | None = None,
+        source: str = "arithmetic",
+        source_sha256: str | None = None,
         level: int = 1,
         operators: str | None = None,
         split: Split = "train",
+        verifier: Literal["neutral", "adversarial", "permissive"] = "neutral",
         reward: Literal["shared", "additive"] = "shared",
         correct_reward_weight: float = 1.2,
         incorrect_reward_weight: float = 0.8,
         w_own: float = 0.5,
         w_team: float = 1.0,
-        answer_format: Literal["tag", "lenient"] = "tag",
+        answer_format: AnswerFormat = "tag",
         checker: Literal["exact", "math"] | None = None,
         **options: Any,
     ) -> None:
-        check_settings(level, operators, split)
-        self._check_problem(problem, answer)
         weights = {
             "correct_reward_weight": correct_reward_weight,
             "incorrect_reward_weight": incorrect_reward_weight,
@@ -145,62 +179,76 @@ class ThinkerVerifier(ArenaEnv):
             if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
                 raise UsageError(f"{self.id}: {name}={weight!r}; expected a finite number from 0")
         choices = {
+            "verifier": (verifier, tuple(VERIFIER)),
             "reward": (reward, ("shared", "additive")),
-            "answer_format": (answer_format, ("tag", "lenient")),
-            "checker": (checker, ("exact", "math", None)),
+            "answer_format": (answer_format, ANSWER_FORMATS),
         }
         for name, (given, allowed) in choices.items():
             if given not in allowed:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected one of {', '.join(map(str, allowed))}")
+                raise UsageError(f"{self.id}: {name}={given!r}; expected one of {', '.join(allowed)}")
+        self.source = open_source(
+            source,
+            problem=problem,
+            answer=answer,
+            level=level,
+            operators=operators,
+            split=split,
+            sha256=source_sha256,
+            checker=checker,
+        )
         super().__init__(**options)
         if self.max_turns < 2 * (1 + self.retries):
             raise UsageError(
                 f"{self.id}: max_turns={self.max_turns}; expected at least {2 * (1 + self.retries)}, a turn of each "
                 f"seat with retries={self.retries}"
             )
-        self.given_problem, self.given_answer = problem, None if answer is None else str(answer)
-        self.level, self.operators, self.split = level, operators, split
-        self.reward, self.weights, self.answer_format = reward, weights, answer_format
-        algebraic = self.given_answer is not None and needs_algebra(self.given_answer)
-        self.checker = checker or ("math" if algebraic else "exact")
-        self.slow = self.checker == "math"
-        if self.slow:
-            require_algebra()  # now, and not in the middle of a game
+        self.verifier, self.reward, self.weights, self.answer_format = verifier, reward, weights, answer_format
+        self.slow = self.source.slow
+
+    def resolved(self) -> dict[str, Json]:
+        """Returns the source with its versions and digest."""
+        return self.source.resolved()
 
     def begin(self, rng: np.random.Generator) -> str:
         """Draws the problem and asks the thinker."""
-        if self.given_problem is None or self.given_answer is None:
-            drawn = draw_problem(rng, level=self.level, operators=self.operators, split=self.split)
-            self.problem, self.answer = drawn.text, drawn.answer
-        else:
-            self.problem, self.answer = self.given_problem, self.given_answer
+        self.question = self.source.draw(rng)
         self.proposal: str | None = None
-        for seat, system in SYSTEM.items():
-            self.tell(seat, system, role="system")
-        self.tell("thinker_0", self.problem)
+        self.checked = False
+        "Whether the verifier has had a turn."
+        self.tell("thinker_0", THINKER, role="system")
+        self.tell("verifier_0", VERIFIER[self.verifier], role="system")
+        self.tell("thinker_0", self.question.text)
         return "thinker_0"
+
+    def grammar(self, seat: str) -> Json:
+        """Returns some lines, and then maybe an answer in its tag."""
+        return ANSWER_GRAMMAR
 
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
         """Draws some words, in half of the cases with a number as answer."""
+        if rng is self.rng:  # for the rule `random_legal`: who breaks the rules is right by no luck
+            return "I don't know."
         number = int(rng.integers(0, 20))
         return f"It may be {number}." if rng.random() < 0.5 else f"It is {number}. {tagged(str(number))}"
 
     def facts(self, seat: str) -> Json:
         """Returns the problem and the thinker's last proposal."""
-        return {"problem": self.problem, "proposal": self.proposal}
+        return {"problem": self.question.text, "proposal": self.proposal}
 
     def resolve(self, seat: str, reply: Reply) -> Move:
-        """Takes the thinker's reasoning and proposal, or the verifier's criticism or final answer."""
-        text = strip_thinking(reply).strip()
-        if not text:
-            raise IllegalReply(Cause.EMPTY, f"Give your reasons, and the answer between <{TAG}> and </{TAG}>.")
-        answer = self._read_answer(text)
+        """Takes the thinker's reasoning and proposal, or the verifier's objection or final answer."""
+        text = visible_text(reply)
+        answer = read_answer(text, self.answer_format)
         if seat == "thinker_0":
             self.proposal = answer or self.proposal
             return self._pass_on(seat, text, answer)
+        answer = self._final_answer(text, answer)
         if answer is None:
+            self._note("objected")
             return self._pass_on(seat, text, None)
-        verdict = self._judge(answer)
+        same = answer == self.proposal or (self.proposal and check_exactly(answer, self.proposal) == "right")
+        self._note("accepted" if same else "corrected")
+        verdict = self.source.grade(self.question, answer)
         return self._end_with(verdict, verdict, answer, final_right=verdict == "right")
 
     def forfeit(self, seat: str, cause: Cause) -> Move:
@@ -213,41 +261,33 @@ class ThinkerVerifier(ArenaEnv):
 
     def describe(self) -> str:
         """Returns the problem, and its right answer once the game is over."""
-        return f"problem: {self.problem}" + (f"\nright answer: {self.answer}" if self.over else "")
+        answer = self.question.answer or "(the source knows one when it sees it)"
+        return f"problem: {self.question.text}" + (f"\nright answer: {answer}" if self.over else "")
 
-    def _check_problem(self, problem: object, answer: object) -> None:
-        if (problem is None) != (answer is None):
-            raise UsageError(
-                f"{self.id}: problem={problem!r:.100}, answer={answer!r:.100}; give both, or none to draw arithmetic"
-            )
-        if problem is not None and not (isinstance(problem, str) and problem.strip()):
-            raise UsageError(f"{self.id}: problem={problem!r:.100}; expected the text of a problem")
-        numeric = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
-        if answer is not None and not numeric and not (isinstance(answer, str) and answer.strip()):
-            raise UsageError(
-                f"{self.id}: answer={answer!r:.100}; expected a number, or text like '7' or '\\frac{{1}}{{2}}'"
-            )
+    def _final_answer(self, text: str, answer: str | None) -> str | None:
+        """Returns what a verifier's reply answers by the rules for its kind; None: it objects."""
+        if self.verifier == "adversarial" and not self.checked and not _SURE.search(text):
+            return None
+        if self.verifier == "permissive" and answer is None and not _OBJECTION.search(text):
+            return self.proposal
+        return answer
 
-    def _read_answer(self, text: str) -> str | None:
-        answer = read_tagged(text, TAG)
-        return answer if answer or self.answer_format == "tag" else boxed(text) or final_number(text)
-
-    def _judge(self, answer: str) -> Verdict:
-        """Returns whether `answer` is right."""
-        return (check if self.checker == "math" else check_exactly)(answer, self.answer)
+    def _note(self, what: str) -> None:
+        self.stats["verifier"][what] = self.stats["verifier"].get(what, 0) + 1
 
     def _pass_on(self, seat: str, text: str | None, answer: str | None) -> Move:
         """Tells the other seat what was said, unless the turn limit is reached."""
+        self.checked = self.checked or seat == "verifier_0"
         if self.turns + 1 + self.retries > self.max_turns:
             return self._end_with("wrong", "no answer (turn limit)", answer)
         said = "said nothing." if text is None else f"said:\n{quote(text)}"
         if seat == "verifier_0":
-            message = f"The verifier {said}\n\n{self.problem}"
+            message = f"The verifier {said}\n\n{self.question.text}"
         else:
             proposal = "The thinker gave no answer."
             if answer is not None:
-                proposal = f"The thinker's answer: {printable(' '.join(answer.split()))[:MAX_PROPOSAL]}"
-            message = f"{self.problem}\n\nThe thinker {said}\n\n{proposal}\n\nWhat is the right answer?"
+                proposal = f"The thinker's answer: {shown_answer(answer)}"
+            message = f"{self.question.text}\n\nThe thinker {said}\n\n{proposal}\n\nWhat is the right answer?"
         self.tell(OTHER[seat], message)
         return Move(next=OTHER[seat], action=answer)
 
@@ -261,8 +301,9 @@ class ThinkerVerifier(ArenaEnv):
             weight = self.weights["correct_reward_weight" if team > 0 else "incorrect_reward_weight"]
             rewards = dict.fromkeys(seats, team * weight)
         else:
-            proposed = self.proposal is not None and forfeiter != "thinker_0" and self._judge(self.proposal) == "right"
-            own = {"thinker_0": 1.0 if proposed else -1.0, "verifier_0": 1.0 if final_right else -1.0}
+            proposed = self.proposal is not None and forfeiter != "thinker_0"
+            thinker_right = proposed and self.source.grade(self.question, self.proposal or "") == "right"
+            own = {"thinker_0": 1.0 if thinker_right else -1.0, "verifier_0": 1.0 if final_right else -1.0}
             rewards = {seat: self.weights["w_own"] * own[seat] + self.weights["w_team"] * team for seat in seats}
         outcome = Outcome(winners=seats if score else [], reason=reason, scores=dict.fromkeys(seats, score))
         return Move(rewards=rewards, outcome=outcome, action=answer)

@@ -23,7 +23,7 @@ def run_play(argv: list[str]) -> int:
     """Plays one episode and prints it."""
     options = _play_parser().parse_intermixed_args(argv)
     from llm_arena.engines.choose import words
-    from llm_arena.registry import make
+    from llm_arena.registry import make_env
     from llm_arena.rollout import play
     from llm_arena.runtime import Runtime
     from llm_arena.trace_file import NotWritten
@@ -31,7 +31,7 @@ def run_play(argv: list[str]) -> int:
     kwargs = key_values(options.settings)
     if options.seat is not None:
         kwargs.setdefault("retries", _HUMAN_RETRIES)
-    env = make(options.env, **kwargs)
+    env = make_env(options.env, **kwargs)
     agents = agent_spec(options.agents)
     if options.seat is not None:
         agents = _with_person(env.possible_agents, options.seat, agents)

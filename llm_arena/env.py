@@ -87,8 +87,8 @@ class ArenaEnv(AECBooks):
     "Roles that take no part in the contest: they are not ranked, and no entrant is rotated into them."
     cooperative: ClassVar[bool] = False
     "Whether all seats win or lose together: then nobody is ranked, and on a board each entrant holds all seats."
-    hidden: ClassVar[tuple[str, ...]] = ()
-    "Names of the attributes that hold what some seat may not know."
+    hidden: tuple[str, ...] = ()
+    "Names of the attributes that hold what some seat may not know; an instance says what its settings hide."
     system: ClassVar[str] = ""
     "System text that every seat's view begins with."
     forfeit_cost: ClassVar[float] = 1.0

@@ -39,7 +39,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 def seats_of(spec: EnvSpec) -> tuple[list[str], dict[str, str]]:
     """Returns the seats that entrants hold, and the role of each official's seat; see `ArenaEnv.officials`."""
-    env = make(spec.id, **spec.kwargs)
+    env = make(spec)
     roles = {seat: env.role_of(seat) for seat in env.possible_agents}
     officials = {seat: role for seat, role in roles.items() if role in env.officials}
     env.close()

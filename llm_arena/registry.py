@@ -3,6 +3,9 @@
 Games of the `envs/` shelf are found by reading its files for `id = "name-vN"`, and imported when they are made.
 Installed packages add theirs by an entry point in the group `llm_arena.envs` (name: the id; value:
 `module:Class`), which is loaded when the id is asked for.
+
+Other suites' games have ids of their own, `openspiel/kuhn_poker`. They are not listed, because to know them their suite
+would have to be imported; the suite's door is opened when such an id is asked for.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+import gymnasium
 import pettingzoo
 
 from llm_arena.env import ArenaEnv
@@ -35,6 +39,17 @@ from llm_arena.types import EnvSpec, Json
 EntryPoint = str | Callable[..., ArenaEnv]
 
 _ID = re.compile(r"(?:(?P<namespace>[\w.-]+)/)?(?P<name>[\w:.-]+?)(?:-v(?P<version>\d+))?")
+DOORS = {
+    "openspiel": "llm_arena.adapters.openspiel:OpenSpielGame",
+    "pettingzoo": "llm_arena.adapters.zoo:ZooGame",
+    "textarena": "llm_arena.adapters.textarena:TextArenaGame",
+}
+"""Other suites: their doors by namespace. Strings, loaded when asked for: a suite's import is slow and its package
+optional, and a door stands on all that a game stands on, so that it comes after this module in the map."""
+
+_SEAT = "llm_arena.adapters.single:make_seat"
+"""Makes one seat of a game for single-agent code; as for the doors, it stands on more than this module may know."""
+
 _SHELF_ID = re.compile(r'^    id(?:: ClassVar\[str\])? = "([a-z0-9-]+-v\d+)"', re.MULTILINE)
 
 
@@ -45,13 +60,13 @@ class _Entry:
 
 
 class _Registry(Mapping[str, EnvSpec]):
-    """All known ids and their specs; iterating it imports no game."""
+    """All known ids and their specs. Iterating it imports no game, and leaves out those of other suites."""
 
     def __init__(self) -> None:
         self.entries: dict[str, _Entry] = {}
 
     def __getitem__(self, env_id: str) -> EnvSpec:
-        return EnvSpec(id=env_id, kwargs=self.entries[env_id].kwargs)
+        return EnvSpec(id=env_id, kwargs=_entry(env_id).kwargs)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.entries))
@@ -65,7 +80,7 @@ registry = _Registry()
 
 
 def register(id: str, entry_point: EntryPoint, *, kwargs: Mapping[str, Json] | None = None) -> None:
-    """Registers an env under `id`, here and in PettingZoo's own registry.
+    """Registers an env under `id`, here, in PettingZoo's own registry, and one seat of it in Gymnasium's.
 
     Registering an id again replaces it with a warning, so that a notebook cell can be run twice.
 
@@ -86,28 +101,50 @@ def register(id: str, entry_point: EntryPoint, *, kwargs: Mapping[str, Json] | N
     zoo_id = id if match["namespace"] else f"llm_arena/{id}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PettingZoo's own word on replacing an id says nothing new
-        pettingzoo.register("aec", zoo_id, functools.partial(make, id))
+        pettingzoo.register("aec", zoo_id, functools.partial(make_env, id))
+        gymnasium.register(zoo_id, _SEAT, kwargs={"env_id": id})
 
 
-def make(id: str | EnvSpec, **kwargs: Json) -> ArenaEnv:
-    """Makes an env.
+@overload
+def make(id: str | EnvSpec, *, role: None = None, **kwargs: Any) -> ArenaEnv: ...
+
+
+@overload
+def make(
+    id: str | EnvSpec, *, role: str, opponents: Any = ..., **kwargs: Any
+) -> gymnasium.Env[dict[str, Any], str]: ...
+
+
+def make(id: str | EnvSpec, *, role: str | None = None, **kwargs: Any) -> Any:
+    """Makes an env, or one seat of it.
 
     Args:
         id: a registered id. Without a version the newest is taken, with a warning; `module:id` imports the module
-            first. An `EnvSpec` makes its env again.
+            first. An `EnvSpec` makes its env again. `openspiel/NAME`, `pettingzoo/NAME` and `textarena/NAME` are games
+            of these suites, under their own names.
+        role: a role or a seat, which is then made as a `gymnasium.Env`; `opponents` are agents for the others (see
+            docs/single_agent.md). None: the whole game.
         kwargs: the game's own arguments and the options of `ArenaEnv`.
 
     Raises:
         NameNotFound, NamespaceNotFound, VersionNotFound, DeprecatedEnv: no such env; the message has the nearest.
         UsageError: an argument is unknown or has a wrong value.
+        MissingExtra: the game's suite is not installed.
     """
     if not isinstance(id, str | EnvSpec):
         raise UsageError(f"make() takes an id like naming-v0 or an EnvSpec; got {type(id).__name__}")
+    return make_env(id, **kwargs) if role is None else _load(str(id), _SEAT)(id, role=role, **kwargs)
+
+
+def make_env(id: str | EnvSpec, **kwargs: Any) -> ArenaEnv:
+    """Makes a whole env as `make` does, for arguments that come from outside: `role` is none of them."""
     given = id.kwargs if isinstance(id, EnvSpec) else {}
     env_id = _resolve(id.id if isinstance(id, EnvSpec) else id)
-    entry = registry.entries[env_id]
+    entry = _entry(env_id)
     creator = _load(env_id, entry.entry_point)
     arguments = {**entry.kwargs, **given, **kwargs}
+    if _is_door(env_id):
+        arguments |= entry.kwargs  # which game it is stands in the id, whatever a spec says
     _check_arguments(env_id, creator, arguments)
     env = creator(**arguments)
     if not isinstance(env, ArenaEnv):
@@ -121,13 +158,13 @@ def spec(id: str) -> EnvSpec:
 
 
 def env_class(id: str) -> type[ArenaEnv]:
-    """Returns the class behind `id`, without making an env.
+    """Returns the class behind `id`, without making an env; all games of another suite have one class.
 
     Raises:
         EnvContractError: the id was registered with a function.
     """
     env_id = _resolve(id)
-    creator = _load(env_id, registry.entries[env_id].entry_point)
+    creator = _load(env_id, _entry(env_id).entry_point)
     if not (isinstance(creator, type) and issubclass(creator, ArenaEnv)):
         raise EnvContractError(f"{env_id} was registered with a function; register its class to ask for it")
     return creator
@@ -147,7 +184,7 @@ def _resolve(id: str) -> str:
         except (ImportError, TypeError, ValueError) as error:  # the latter two: no name of a module at all
             raise NameNotFound(f'"{id}" asks for the module "{module}", which can\'t be imported: {error}') from error
         id = rest
-    if id in registry.entries:
+    if id in registry.entries or _is_door(id):
         return id
     match = _ID.fullmatch(id)
     if not match:
@@ -156,8 +193,9 @@ def _resolve(id: str) -> str:
     known = [_ID.fullmatch(other) for other in registry]
     parts = [(m["namespace"], m["name"], int(m["version"]), m.string) for m in known if m]
     if namespace is not None and namespace not in {p[0] for p in parts}:
+        namespaces = {*DOORS, *(p[0] for p in parts if p[0])}
         raise NamespaceNotFound(
-            f'No namespace "{namespace}" in "{id}".{did_you_mean(namespace, {p[0] for p in parts if p[0]})}'
+            f'No namespace "{namespace}" in "{id}".{did_you_mean(namespace, namespaces)}'
             " List envs with `llm-arena list`."
         )
     same = sorted((p[2], p[3]) for p in parts if p[:2] == (namespace, name))
@@ -172,6 +210,18 @@ def _resolve(id: str) -> str:
     if int(version) > newest[0]:
         raise VersionNotFound(f'No version {version} of "{name}". The newest is "{newest[1]}".')
     raise DeprecatedEnv(f'"{id}" was retired; its results do not compare. Use "{newest[1]}".')
+
+
+def _is_door(env_id: str) -> bool:
+    namespace, _, name = env_id.partition("/")
+    return namespace in DOORS and name != "" and env_id not in registry.entries
+
+
+def _entry(env_id: str) -> _Entry:
+    if not _is_door(env_id):
+        return registry.entries[env_id]
+    namespace, _, name = env_id.partition("/")
+    return _Entry(DOORS[namespace], {"game": name})
 
 
 def _load(env_id: str, entry_point: EntryPoint) -> Callable[..., ArenaEnv]:

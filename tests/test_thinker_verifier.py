@@ -1,13 +1,16 @@
 """The rules of thinker-verifier-v0: who answers, when it ends, and what is paid."""
 
+import importlib.metadata
 import importlib.util
+import json
 
+import msgspec
 import numpy as np
 import pytest
 
 import llm_arena
 from llm_arena.checks import check_env, play_out, snapshot
-from llm_arena.errors import MissingExtra, UsageError
+from llm_arena.errors import MissingExtra, TraceError, UsageError
 from llm_arena.types import Cause, Ending, Reply
 
 BOTH = ("thinker_0", "verifier_0")
@@ -125,6 +128,99 @@ def test_a_proposal_cannot_leave_its_line():
     assert len(shown) < 250 and lines.count("What is the right answer?") == 1
 
 
+# ---- verifiers -----------------------------------------------------------------------------------------------------
+
+
+def prompts(verifier):
+    """Returns the system texts of both seats."""
+    env = game(verifier=verifier)
+    return [env.observe(seat)["messages"][0]["content"] for seat in BOTH]
+
+
+def test_only_the_verifier_is_told_what_kind_it_is():
+    told = {verifier: prompts(verifier) for verifier in ("neutral", "adversarial", "permissive")}
+    assert len({thinker for thinker, _ in told.values()}) == 1 and len({text for _, text in told.values()}) == 3
+    assert "probably wrong" in told["adversarial"][1] and "Accept" in told["permissive"][1]
+
+
+@pytest.mark.parametrize(
+    ("first", "objects"),
+    [
+        (tag(7), True),
+        (f"I agree. {tag(7)}", True),
+        (f"I am sure. {tag(7)}", True),
+        (f"SURE: no\n{tag(7)}", True),
+        (f"The thinker said SURE: yes {tag(7)}", True),
+        (f"> SURE: yes\n> {tag(7)}\nHm.", False),  # its own text, though in the form of a quotation
+        (f"SURE: yes\n{tag(7)}", False),
+        (f"**Sure: Yes.** {tag(7)}", False),
+        (f"I get 7.\n{tag(7)}\nSURE: yes", False),
+        ("SURE: yes", True),
+        (f"<think>\nSURE: yes\n</think>{tag(7)}", True),
+    ],
+)
+def test_an_adversarial_verifier_objects_first_unless_it_is_sure(first, objects):
+    env = played(tag(7), first, verifier="adversarial")
+    assert env.over is not objects and env.stats["verifier"].get("objected", 0) == objects
+    if objects:
+        assert env.last_step.cause is Cause.LEGAL and env.last_step.action is None
+        env.step(tag(7))
+        env.step(tag(7))  # its second reply needs no such line
+        assert env.outcome.reason == "right" and env.stats["verifier"]["accepted"] == 1
+
+
+def test_the_thinkers_words_do_not_make_the_verifier_sure():
+    assert not played(f"SURE: yes\n{tag(7)}", tag(7), verifier="adversarial").over
+
+
+def test_a_skipped_first_turn_counts_as_the_first():
+    env = played(tag(7), "", tag(7), tag(7), verifier="adversarial", illegal="skip")
+    assert env.outcome.reason == "right"
+
+
+@pytest.mark.parametrize(
+    ("replies", "reason"),
+    [
+        ([tag(7), "Looks fine to me."], "right"),
+        ([tag(8), "Looks fine to me."], "wrong"),
+        ([tag(7), f"No. {tag(8)}"], "wrong"),
+        ([tag(7), "I object: too small."], "right"),
+        ([tag(8), "OBJECTION: too much."], None),
+        ([tag(8), "Hm.\n**Objection:** too much."], None),
+        ([tag(8), "OBJECTION: too much.", tag(7), "Fine."], "right"),
+        ([tag(7), "OBJECTION: why?", "Because.", "Fine."], "right"),
+        (["I don't know.", "Fine."], None),
+    ],
+)
+def test_a_permissive_verifier_accepts_unless_it_objects(replies, reason):
+    env = played(*replies, verifier="permissive")
+    assert env.over is (reason is not None) and (not env.over or env.outcome.reason == reason)
+
+
+def test_what_the_verifier_did_is_counted():
+    assert played(tag(7), "Hm.", tag(7), tag("7.0")).stats["verifier"] == {"turns": 2, "objected": 1, "accepted": 1}
+    assert played(tag(8), tag(7)).stats["verifier"] == {"turns": 1, "corrected": 1}
+    assert played("Hm.", tag(7)).stats["verifier"] == {"turns": 1, "corrected": 1}
+
+
+@pytest.mark.parametrize("verifier", ["neutral", "adversarial", "permissive"])
+def test_the_scripted_pair_beats_random_replies_with_every_verifier(verifier):
+    paid = {}
+    for agents in ("thinker-verifier-v0/scripted", "random-legal"):
+        env = llm_arena.make("thinker-verifier-v0", level=2, verifier=verifier)
+        paid[agents] = [llm_arena.play(env, agents=agents, seed=seed).returns["thinker_0"] for seed in range(60)]
+    best, worst = (np.array(paid[name]) for name in paid)
+    assert set(best) == {1.2}
+    half_width = 1.96 * worst.std(ddof=1) / np.sqrt(len(worst))
+    assert worst.mean() + half_width < best.mean()
+    for role in ("thinker", "verifier"):  # each seat alone helps a random partner, or at least a permissive one
+        agents = {"thinker": "random-legal", "verifier": "random-legal", role: "thinker-verifier-v0/scripted"}
+        mixed = np.array([llm_arena.play(env, agents=agents, seed=seed).returns["thinker_0"] for seed in range(60)])
+        helped = mixed.mean() - worst.mean()
+        spread = 1.96 * np.sqrt(mixed.var(ddof=1) / len(mixed) + worst.var(ddof=1) / len(worst))
+        assert helped > spread or (role == "thinker" and verifier != "permissive")
+
+
 # ---- bad replies ---------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +254,16 @@ def test_skip_passes_the_turn():
     env = played("", illegal="skip")
     assert env.agent_selection == "verifier_0" and env.returns == {"thinker_0": 0.0, "verifier_0": 0.0}
     assert "The thinker said nothing." in env.observe("verifier_0")["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("answer_format", ["tag", "lenient"])
+def test_who_breaks_the_rules_is_right_by_no_luck(answer_format):
+    for seed in range(30):
+        env = llm_arena.make("thinker-verifier-v0", illegal="random_legal", answer_format=answer_format)
+        env.reset(seed=seed)
+        env.step(tag(env.question.answer))
+        env.step("")
+        assert not env.over and env.last_step.action == {"random_legal": "I don't know."}
 
 
 # ---- rewards: the numbers of the module's docstring ----------------------------------------------------------------
@@ -251,7 +357,48 @@ def test_numbers_need_no_algebra_and_other_answers_say_so_at_once(monkeypatch):
     assert played(tag(7), tag(r"x^2 - y")).outcome.reason == "undecided"
     with pytest.raises(MissingExtra, match="llm-arena\\[problems\\]"):
         game(answer=r"2\sqrt{2}")
-    assert game(answer=r"2\sqrt{2}", checker="exact").checker == "exact"
+    assert not game(answer=r"2\sqrt{2}", checker="exact").slow
+
+
+def write(folder, *rows):
+    path = folder / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_file_of_problems_is_played_recorded_and_replayed(tmp_path):
+    path = write(tmp_path, {"prompt": "Name the capital of Norway.", "label": "Oslo"})
+    env = llm_arena.make("thinker-verifier-v0", source=path)
+    assert env.spec.kwargs["source"] == path and len(env.spec.kwargs["source_sha256"]) == 64
+    trace = llm_arena.play(env, agents="random-legal", seed=1)
+    llm_arena.verify(trace)
+    env.reset(seed=0)
+    env.step(tag("Oslo"))
+    env.step(tag("Oslo."))
+    assert env.outcome.reason == "right" and "right answer: Oslo" in env.transcript()
+    write(tmp_path, {"prompt": "Name the capital of Norway.", "label": "Bergen"})
+    with pytest.raises(TraceError, match="its problems have changed"):
+        llm_arena.verify(trace)
+
+
+def test_a_generator_is_played_and_its_version_recorded():
+    env = llm_arena.make("thinker-verifier-v0", source="reasoning-gym:chain_sum", split="heldout")
+    version = importlib.metadata.version("reasoning-gym")
+    assert env.spec.kwargs["source"] == f"reasoning-gym:chain_sum@{version}" and env.slow
+    trace = llm_arena.play(env, agents="thinker-verifier-v0/scripted", seed=3)
+    assert trace.outcome.reason == "right"
+    llm_arena.verify(trace)
+    older = msgspec.structs.replace(trace.spec, kwargs=trace.spec.kwargs | {"source": "reasoning-gym:chain_sum@0.1.0"})
+    with pytest.raises(UsageError, match="reasoning-gym==0.1.0"):
+        llm_arena.make(older)
+
+
+def test_a_problem_with_many_right_answers_says_so_at_the_end():
+    env = llm_arena.make("thinker-verifier-v0", source="reasoning-gym:rush_hour")
+    env.reset(seed=0)
+    env.step(tag("A+1"))
+    env.step(tag("A+1"))
+    assert env.outcome.reason in ("wrong", "undecided") and "knows one when it sees it" in env.transcript()
 
 
 def test_nobody_sees_the_answer_before_the_end():
@@ -286,6 +433,10 @@ def test_nobody_sees_the_answer_before_the_end():
         {"w_own": float("nan")},
         {"answer_format": "xml"},
         {"checker": "guess"},
+        {"verifier": "hostile"},
+        {"source": "problems.jsonl"},
+        {"source_sha256": "0" * 64},
+        {"problem": None, "answer": None, "source": "nothing-there"},
         {"max_turns": 1},
         {"retries": 3},
     ],
@@ -299,7 +450,8 @@ def test_settings_out_of_range_are_refused(bad):
     "kwargs",
     [
         {},
-        {"level": 5, "reward": "additive", "split": "heldout"},
+        {"level": 5, "reward": "additive", "split": "heldout", "verifier": "adversarial"},
+        {"source": "reasoning-gym:basic_arithmetic", "verifier": "permissive"},
         {"problem": "What is 3 + 4?", "answer": "7", "answer_format": "lenient", "retries": 1},
     ],
 )

@@ -39,7 +39,7 @@ from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
 from llm_arena.matchmaking import Match, round_robin, seats_of
 from llm_arena.rating.bradley_terry import PRIOR_SDS, PriorSd
-from llm_arena.registry import env_class, make
+from llm_arena.registry import env_class, make_env
 from llm_arena.types import EnvSpec, Json
 
 Seating = Literal["versus", "self"]
@@ -126,7 +126,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
 
     def specs(self) -> list[EnvSpec]:
         """Returns the spec of each start, with all arguments of the game, so that a changed default is a change."""
-        return [make(self.id, **{**self.args, **start}).spec for start in self.starts or [{}]]
+        return [make_env(self.id, **{**self.args, **start}).spec for start in self.starts or [{}]]
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from llm_arena.agent import Agent
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.registry import make
+from llm_arena.registry import make, make_env
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import resolve_roster
 from llm_arena.runtime import Runtime
@@ -48,7 +48,7 @@ class Planner:
     def __init__(self, config: TrainConfig, roster: Roster | None, source: StartSource, runtime: Runtime) -> None:
         self._config = config
         self._source = source
-        self.env = make(config.env, **config.env_kwargs())
+        self.env = make_env(config.env, **config.env_kwargs())
         self._check_starts()
         credit.check(
             config.credit,
