@@ -2,6 +2,9 @@
 
 Token ids are recorded when sampled and never made again from text. The next prompt of a seat extends the ids of its
 last call where the model's chat template allows it; else the chat is rendered afresh.
+
+Where a game has tools, the model is told of them and calls them in its own way (see llm_arena.tool_format); the game
+gets the call in the library's form, the trace has the ids as they were sampled.
 """
 
 from __future__ import annotations
@@ -10,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llm_arena.engines.base import Engine, Sampling
-from llm_arena.errors import ContextOverflow, UsageError
+from llm_arena.errors import ContextOverflow, EnvContractError, UsageError
 from llm_arena.runtime import Runtime
 from llm_arena.tokens import ChatFormat
-from llm_arena.types import Action, Message, PastTurn, Reply, View
+from llm_arena.types import Action, Json, Message, PastTurn, Reply, View
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Settings:
     "More ids that end a reply, beside those of the model's chat format."
     system: str | None = None
     "System text of this agent, put before the game's own."
+    guided: bool = False
+    """Sample only what the game's grammar allows, on the turns where it has one. Needs vLLM; such turns are never
+    trained, because which ids were allowed is not recorded."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -52,6 +58,7 @@ def make(
     temperature: float = 1.0,
     stop_ids: Sequence[int] = (),
     system: str | None = None,
+    guided: bool = False,
 ) -> ServedLLMAgent:
     """Makes the agent `llm:MODEL`; `MODEL` is a known name, a folder, or a hub id. For the settings see `Settings`.
 
@@ -66,6 +73,7 @@ def make(
         temperature=temperature,
         stop_ids=stop_ids,
         system=system,
+        guided=guided,
     )
     return ServedLLMAgent(argument, runtime, settings)
 
@@ -79,6 +87,9 @@ class LLMAgent:
         chat: turns messages to ids for this policy.
         settings: how to play; None for the defaults.
         name: the agent string that makes an equal agent again.
+
+    Raises:
+        UsageError: the settings ask for guided replies, and the engine can't give them.
     """
 
     def __init__(
@@ -93,6 +104,8 @@ class LLMAgent:
         self.name = f"llm:{policy}" if name is None else name
         self.policy: str | None = policy
         self.settings = settings or Settings()
+        if self.settings.guided and not engine.takes_grammar:
+            raise UsageError(f"guided=True needs --engine.kind vllm; the {engine.name} engine samples freely")
         self._policy = policy
         self._engine = engine
         self._chat = chat
@@ -103,6 +116,7 @@ class LLMAgent:
 
         Raises:
             ContextOverflow: prompt and `max_new_tokens` do not fit into the context.
+            EnvContractError: the engine refuses the game's grammar.
         """
         prompt_ids = self._prompt(view, past)
         new, limit = self.settings.max_new_tokens, self.settings.max_context_tokens
@@ -116,10 +130,19 @@ class LLMAgent:
             temperature=self.settings.temperature,
             stop_ids=self._stop_ids,
             seed=view.seed,
+            grammar=view.grammar if self.settings.guided else None,
         )
-        completion = await self._engine.generate(prompt_ids, sampling, self._policy)
-        reply = Reply(self._chat.decode(completion.token_ids), finish=completion.finish)
-        return Action(reply=reply, prompt_ids=prompt_ids, completion=completion)
+        try:
+            completion = await self._engine.generate(prompt_ids, sampling, self._policy)
+        except UsageError as error:
+            if sampling.grammar is None:
+                raise
+            raise EnvContractError(
+                f"the grammar that the game gives {view.seat} can't guide its replies: {error}; "
+                "mend grammar(seat) of the game, or play without guided"
+            ) from error
+        text = self._chat.read(prompt_ids, completion.token_ids, [] if view.compacting else view.tools)
+        return Action(reply=Reply(text, finish=completion.finish), prompt_ids=prompt_ids, completion=completion)
 
     def _prompt(self, view: View, past: Sequence[PastTurn]) -> list[int]:
         """Returns all ids to send for `view`."""
@@ -129,11 +152,22 @@ class LLMAgent:
             seen = last.num_messages + len(messages) - len(view.messages)
             # A replaced view has another past; where the next message is not the seat's own reply, the game edited it.
             own = Message(role="assistant", content=str(last.reply))
-            if last.view_epoch == view.view_epoch and messages[seen : seen + 1] == [own]:
-                extended = self._chat.extend(messages[:seen], last.prompt_ids, last.completion, messages[seen + 1 :])
+            goes_on = last.view_epoch == view.view_epoch and messages[seen : seen + 1] == [own]
+            if goes_on and self._opens(messages[:seen], last.prompt_ids, view.tools):
+                extended = self._chat.extend(
+                    messages[:seen], last.prompt_ids, last.completion, messages[seen + 1 :], view.tools
+                )
                 if extended is not None:
                     return extended
-        return self._chat.render(messages)
+        return self._chat.render(messages, view.tools)
+
+    def _opens(self, messages: list[Message], sent: list[int], tools: list[Json]) -> bool:
+        """Whether the ids that were sent open as the chat does with the tools of now; those of then may be others."""
+        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+        if not any(message["role"] == "user" for message in messages[:first]):
+            return True  # no template has to print that alone
+        opening = self._chat.render(messages[:first], tools)
+        return sent[: len(opening)] == opening
 
     def _with_system(self, messages: list[Message]) -> list[Message]:
         """Puts the agent's own system text before the game's, in one system message."""
@@ -157,8 +191,13 @@ class ServedLLMAgent:
         self._runtime = runtime
 
     async def prepare(self) -> None:
-        """Loads the model, so that the first turn does not wait for it."""
-        await self._runtime.policy(self._model)
+        """Loads the model, so that the first turn does not wait for it.
+
+        Raises:
+            UsageError: the settings don't go with the engine.
+            ModelError, UnknownName: the model can't be found, loaded or used for chat.
+        """
+        await self._agent()
 
     async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
         """Plays as `LLMAgent` does.
@@ -167,8 +206,11 @@ class ServedLLMAgent:
             ContextOverflow: prompt and `max_new_tokens` do not fit into the context.
             ModelError, UnknownName: the model can't be found, loaded or used for chat.
         """
+        agent = await self._agent()
+        return await agent.act(view, past)
+
+    async def _agent(self) -> LLMAgent:
         served = await self._runtime.policy(self._model)
         limit = self.settings.max_context_tokens
         settings = replace(self.settings, max_context_tokens=served.max_context_tokens if limit is None else limit)
-        agent = LLMAgent(served.engine, served.policy_id, served.chat, settings, name=self.name)
-        return await agent.act(view, past)
+        return LLMAgent(served.engine, served.policy_id, served.chat, settings, name=self.name)

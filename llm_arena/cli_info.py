@@ -35,6 +35,9 @@ _OPTIONAL = {
     "peft": ("to train LoRA adapters", "train"),
     "sympy": ("to check answers to mathematical problems", "problems"),
     "tensorboard": ("to write curves for TensorBoard", "tensorboard"),
+    "open_spiel": ("to play games of OpenSpiel", "openspiel"),
+    "rlcard": ("to play PettingZoo's classic games", "classic"),
+    "textarena": ("to play games of TextArena", "textarena"),
 }
 """Packages that some features need: what they are for, and the extra that has them."""
 
@@ -112,7 +115,7 @@ def run_check(argv: list[str]) -> int:
 
 
 def _games() -> Iterator[tuple[str, ...]]:
-    from llm_arena.registry import env_class, registry
+    from llm_arena.registry import DOORS, env_class, registry
 
     for env_id in registry:
         try:
@@ -122,6 +125,8 @@ def _games() -> Iterator[tuple[str, ...]]:
             continue
         roles = ", ".join(f"{role} {'-'.join(map(str, _bounds(count)))}" for role, count in game.roles.items())
         yield env_id, roles, (game.__doc__ or "").strip().partition("\n")[0]
+    for namespace in DOORS:
+        yield f"{namespace}/NAME", "", "Any game of that suite, by its name there (docs/doors.md)."
 
 
 def _bounds(count: int | tuple[int, int]) -> tuple[int, ...]:

@@ -35,7 +35,8 @@ def run_play(argv: list[str]) -> int:
     agents = agent_spec(options.agents)
     if options.seat is not None:
         agents = _with_person(env.possible_agents, options.seat, agents)
-    settings = {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
+    settings: dict[str, object] = {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
+    settings["guided"] = True if options.guided else None
     size = _size(options.traces)
     lost: NotWritten | None = None
     try:
@@ -159,6 +160,9 @@ def _play_parser() -> Parser:
     parser.add_argument("--seed", type=int, help="episode seed; the same seed and replies give the same game")
     parser.add_argument("--traces", metavar="FILE", help="append the episode to this file (JSON lines)")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="token cap of a model's reply")
+    parser.add_argument(
+        "--guided", action="store_true", help="models sample only replies that the game's grammar allows (vLLM)"
+    )
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature of models; 0 is greedy")
     parser.add_argument(
         "--engine", choices=KINDS, default="transformers", help="what serves models (default: %(default)s)"

@@ -280,7 +280,7 @@ class ArenaEnv(AECBooks):
             seed=seed,
             sample_reply=lambda rng: SAMPLE if compacting else self.sample_reply(seat, rng),
             view_epoch=self.view_epoch(seat),
-            tools=[] if compacting else self.tools(seat),
+            tools=self.tools(seat),
             compacting=compacting,
         )
 

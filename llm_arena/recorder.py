@@ -148,15 +148,17 @@ class Recorder:
         turn.logprobs = array("d", completion.logprobs).tolist()
         turn.min_version = completion.min_version
         turn.max_version = completion.max_version
+        turn.guided = completion.guided
         earlier.append((prompt_bytes + sampled.tobytes(), turn.index))
 
 
 def sequences(trace: Trace) -> list[TokenSequence]:
     """Returns the token streams of a trace, merged where ids are an exact prefix.
 
-    Each sampled token is trained in exactly one sequence. Where two turns extend the same earlier one, both sequences
-    hold the shared ids, and only the first trains them; `turns` lists the turns whose tokens a sequence trains. A
-    stream that trains nothing is left out, and a void trace has none.
+    Each sampled token is trained in exactly one sequence, but those of guided turns in none: a grammar limited them to
+    ids that the trace does not hold, so the policy's own logprobs of them can't be compared. Where two turns extend the
+    same earlier one, both sequences hold the shared ids, and only the first trains them; `turns` lists the turns whose
+    tokens a sequence trains. A stream that trains nothing is left out, and a void trace has none.
     """
     if trace.void:
         return []
@@ -263,7 +265,7 @@ def _sequence(trace: Trace, path: list[Turn], claimed: set[int]) -> TokenSequenc
             raise TraceError(
                 f"trace {trace.id}: turn {turn.index} has {len(sampled)} sampled ids and {len(turn.logprobs)} logprobs"
             )
-        trained = bool(sampled) and turn.index not in claimed
+        trained = bool(sampled) and not turn.guided and turn.index not in claimed
         sequence.token_ids += prompt + sampled
         sequence.mask += [False] * len(prompt) + [trained] * len(sampled)
         sequence.logprobs += [0.0] * len(prompt) + (turn.logprobs if trained else [0.0] * len(sampled))

@@ -18,7 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 import gymnasium
 import pettingzoo
@@ -38,6 +38,18 @@ from llm_arena.types import EnvSpec, Json
 
 EntryPoint = str | Callable[..., ArenaEnv]
 
+
+@runtime_checkable
+class MessageEnvLike(Protocol):
+    """An env of one seat that takes and gives chat messages; both methods may be coroutines."""
+
+    def initial_observation(self) -> Any:
+        """Returns the messages that the episode begins with."""
+
+    def step(self, message: Any) -> Any:
+        """Takes the seat's message; returns an object with `reward`, `episode_done` and `next_messages`."""
+
+
 _ID = re.compile(r"(?:(?P<namespace>[\w.-]+)/)?(?P<name>[\w:.-]+?)(?:-v(?P<version>\d+))?")
 DOORS = {
     "openspiel": "llm_arena.adapters.openspiel:OpenSpielGame",
@@ -46,6 +58,11 @@ DOORS = {
 }
 """Other suites: their doors by namespace. Strings, loaded when asked for: a suite's import is slow and its package
 optional, and a door stands on all that a game stands on, so that it comes after this module in the map."""
+
+_MESSAGE_GAME = "llm_arena.adapters.message_env:MessageGame"
+"""What an object in the manner of a `MessageEnv` is played as, under the id `message/MODULE:CLASS`."""
+_MESSAGE_SPEC = "llm_arena.adapters.message_env:spec_of"
+_NAMESPACES = {**DOORS, "message": _MESSAGE_GAME}
 
 _SEAT = "llm_arena.adapters.single:make_seat"
 """Makes one seat of a game for single-agent code; as for the doors, it stands on more than this module may know."""
@@ -106,22 +123,23 @@ def register(id: str, entry_point: EntryPoint, *, kwargs: Mapping[str, Json] | N
 
 
 @overload
-def make(id: str | EnvSpec, *, role: None = None, **kwargs: Any) -> ArenaEnv: ...
+def make(id: str | EnvSpec | MessageEnvLike, *, role: None = None, **kwargs: Any) -> ArenaEnv: ...
 
 
 @overload
 def make(
-    id: str | EnvSpec, *, role: str, opponents: Any = ..., **kwargs: Any
+    id: str | EnvSpec | MessageEnvLike, *, role: str, opponents: Any = ..., **kwargs: Any
 ) -> gymnasium.Env[dict[str, Any], str]: ...
 
 
-def make(id: str | EnvSpec, *, role: str | None = None, **kwargs: Any) -> Any:
+def make(id: str | EnvSpec | MessageEnvLike, *, role: str | None = None, **kwargs: Any) -> Any:
     """Makes an env, or one seat of it.
 
     Args:
         id: a registered id. Without a version the newest is taken, with a warning; `module:id` imports the module
             first. An `EnvSpec` makes its env again. `openspiel/NAME`, `pettingzoo/NAME` and `textarena/NAME` are games
-            of these suites, under their own names.
+            of these suites, under their own names. An object with `initial_observation()` and `step(message)` becomes a
+            game of one seat (see docs/from_the_tutorial.md).
         role: a role or a seat, which is then made as a `gymnasium.Env`; `opponents` are agents for the others (see
             docs/single_agent.md). None: the whole game.
         kwargs: the game's own arguments and the options of `ArenaEnv`.
@@ -132,7 +150,9 @@ def make(id: str | EnvSpec, *, role: str | None = None, **kwargs: Any) -> Any:
         MissingExtra: the game's suite is not installed.
     """
     if not isinstance(id, str | EnvSpec):
-        raise UsageError(f"make() takes an id like naming-v0 or an EnvSpec; got {type(id).__name__}")
+        if isinstance(id, type) or not isinstance(id, MessageEnvLike):
+            raise UsageError(f"make() takes an id like naming-v0 or an EnvSpec; got {type(id).__name__}")
+        id = _load(type(id).__name__, _MESSAGE_SPEC)(id)
     return make_env(id, **kwargs) if role is None else _load(str(id), _SEAT)(id, role=role, **kwargs)
 
 
@@ -177,6 +197,8 @@ def pprint_registry() -> None:
 
 def _resolve(id: str) -> str:
     """Returns the registered id that `id` means."""
+    if _is_door(id):  # first: in message/MODULE:CLASS the colon comes after the module of a class, not of an id
+        return id
     module, colon, rest = id.partition(":")
     if colon:
         try:
@@ -214,14 +236,14 @@ def _resolve(id: str) -> str:
 
 def _is_door(env_id: str) -> bool:
     namespace, _, name = env_id.partition("/")
-    return namespace in DOORS and name != "" and env_id not in registry.entries
+    return namespace in _NAMESPACES and name != "" and env_id not in registry.entries
 
 
 def _entry(env_id: str) -> _Entry:
     if not _is_door(env_id):
         return registry.entries[env_id]
     namespace, _, name = env_id.partition("/")
-    return _Entry(DOORS[namespace], {"game": name})
+    return _Entry(_NAMESPACES[namespace], {"game": name})
 
 
 def _load(env_id: str, entry_point: EntryPoint) -> Callable[..., ArenaEnv]:

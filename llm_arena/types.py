@@ -203,7 +203,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     view_epoch: int = 0
     "How often the seat's view has been replaced."
     tools: list[Json] = []
-    "Tools that the seat may call now: `name`, `description`, and `parameters` as a JSON schema."
+    "Tools that the seat may call now (not in a summary): `name`, `description`, and `parameters` as a JSON schema."
     compacting: bool = False
     "Whether the seat is asked for a summary of its view, which is about to be replaced (see llm_arena.compaction)."
 

@@ -26,7 +26,7 @@ ROOMS = [
         "views",
         "tool_calls",
     ],
-    ["agent", "engines", "tokens", "models", "model_sources", "lockstep", "threads"],
+    ["agent", "engines", "tokens", "tool_format", "chat_text", "models", "model_sources", "lockstep", "threads"],
     ["rating"],
     ["recorder", "trace_file", "runtime", "episode", "rollout", "roster", "matchmaking"],
     ["training", "boards"],

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from llm_arena.types import Completion
+from llm_arena.types import Completion, Json
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +20,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     "Sampling one of these ends the completion; the id itself is kept, with its logprob."
     seed: int = 0
     "64-bit seed of this completion alone: the same ids come out whatever else is in the batch."
+    grammar: Json = None
+    """What the text may be: a regular expression (str) that all of it matches, or a JSON schema (dict) of it; None for
+    anything. Only where the text is complete may a stop id be sampled. The recorded logprobs are then those of the
+    distribution over the allowed ids, and the completion says that it was guided."""
 
 
 class Engine(Protocol):
@@ -28,6 +32,8 @@ class Engine(Protocol):
     name: str
     max_context_tokens: int | None
     """Longest prompt and completion together that the engine takes; None: as long as the model itself."""
+    takes_grammar: bool
+    """Whether the engine keeps to `Sampling.grammar`; one that does not refuses such a request."""
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Samples one completion.
@@ -41,6 +47,7 @@ class Engine(Protocol):
         Raises:
             EngineError: the engine failed or was closed.
             UnknownName: no such policy.
+            UsageError: it takes no grammar, or not this one.
         """
         ...
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_arena.engines.base import Sampling
-from llm_arena.errors import EngineError, UnknownName, did_you_mean
+from llm_arena.errors import EngineError, UnknownName, UsageError, did_you_mean
 from llm_arena.types import Completion
 
 Script = Callable[[list[int], Sampling], Sequence[int]]
@@ -25,7 +25,7 @@ class FakeEngine:
 
     Args:
         script: a function from (prompt ids, sampling) to ids, or a list of id lists that is used up in order of the
-            calls; None for hashed ids.
+            calls; None for hashed ids. A function is shown the grammar, if there is one, and trusted to keep to it.
         seed: changes all hashed ids.
         vocab_size: hashed ids are below it; a published folder's `config.json` sets it.
         delay: seconds that every call takes.
@@ -51,6 +51,8 @@ class FakeEngine:
         self._delay = delay
         self._versions = dict.fromkeys(policies, 0)
         self._closed = False
+        self.takes_grammar = callable(script)
+        """Whether there is a function that a grammar can be shown to."""
         self.calls: list[tuple[str, list[int], Sampling]] = []
         """Every call so far: (policy, prompt ids, sampling)."""
 
@@ -64,6 +66,8 @@ class FakeEngine:
             raise EngineError("the fake engine is closed")
         if policy not in self._versions:
             raise UnknownName(f"no policy {policy!r} was published.{did_you_mean(policy, self._versions)}")
+        if sampling.grammar is not None and not self.takes_grammar:
+            raise UsageError("the fake engine keeps to a grammar only if its script is a function that does")
         version = self._versions[policy]
         self.calls.append((policy, list(prompt_ids), sampling))
         await asyncio.sleep(self._delay)
@@ -87,6 +91,7 @@ class FakeEngine:
             finish="stop" if finish == "stop" else "length",
             min_version=version,
             max_version=version,
+            guided=sampling.grammar is not None,
         )
 
     def _hashed(self, digest: hashlib.blake2b, sampling: Sampling) -> list[int]:

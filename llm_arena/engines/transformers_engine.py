@@ -44,6 +44,7 @@ class TransformersEngine(BatchingEngine):
 
     name = "transformers"
     max_context_tokens: int | None = None
+    takes_grammar = False
 
     def __init__(
         self,
@@ -107,6 +108,8 @@ class TransformersEngine(BatchingEngine):
         return model
 
     def _check(self, policy: str, prompt_ids: list[int], sampling: Sampling) -> None:
+        if sampling.grammar is not None:
+            raise UsageError("the transformers engine samples freely; a grammar needs --engine.kind vllm")
         if not prompt_ids:
             raise EngineError("the prompt is empty; send at least one id")
         config = self._models[policy].config.get_text_config()

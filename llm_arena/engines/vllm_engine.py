@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_arena.engines import vllm_start
+from llm_arena.engines import vllm_grammars, vllm_start
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.engines.vllm_process import NAP_SECONDS, VllmProcess
@@ -79,6 +79,7 @@ class VllmEngine:
     """
 
     name = "vllm"
+    takes_grammar = True
 
     def __init__(self, settings: EngineSettings | None = None, *, max_lora_rank: int = 0, sleeps: bool = False) -> None:
         vllm_start.require()
@@ -95,6 +96,7 @@ class VllmEngine:
         self._publishing = asyncio.Lock()
         self._open = asyncio.Event()
         self._open.set()
+        self._end: int | None = None
         self.max_context_tokens: int | None = None
         """Longest prompt and completion together, known once the process runs."""
 
@@ -124,6 +126,11 @@ class VllmEngine:
             adapter.users += 1
         try:
             output = await self._process.call(self._sample(prompt_ids, sampling, adapter))
+        except EngineError as error:
+            refusal = vllm_grammars.refusal(error.__cause__, sampling.grammar)
+            if refusal is None:
+                raise
+            raise refusal from error
         finally:
             if adapter is not None:
                 adapter.users -= 1
@@ -137,6 +144,7 @@ class VllmEngine:
             finish=choice.finish_reason,
             min_version=version,
             max_version=version,
+            guided=sampling.grammar is not None,
         )
 
     async def publish(self, policy: str, directory: Path, version: int) -> None:
@@ -239,6 +247,8 @@ class VllmEngine:
         vocabulary = self._process.client.model_config.get_vocab_size()
         if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocabulary:
             raise EngineError(f"the prompt holds an id outside of the vocabulary (0 to {vocabulary - 1})")
+        if sampling.grammar is not None:
+            vllm_grammars.check(sampling, self._end)
         longest = self.max_context_tokens
         if longest is not None and len(prompt_ids) + sampling.max_new_tokens > longest:
             raise EngineError(
@@ -260,6 +270,7 @@ class VllmEngine:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
+            structured_outputs=vllm_grammars.parameters(sampling.grammar),
         )
         last = None
         async for output in self._process.client.generate(
@@ -276,8 +287,11 @@ class VllmEngine:
     async def _start(self, policy: str, directory: Path, version: int) -> None:
         config, shapes = computation(directory), tensor_shapes(directory)
         found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
+        found |= vllm_grammars.arguments(directory, found.get("structured_outputs_config"))
         await self._process.start(found, self._settings.cuda_devices())
         self.max_context_tokens = int(self._process.client.model_config.max_model_len)
+        tokenizer = self._process.client.tokenizer
+        self._end = None if tokenizer is None else tokenizer.eos_token_id
         self._base = _Base(directory.resolve(), config, shapes, policy, version)
         # The first request takes up to 18 s on a CPU; nobody's clock should run then.
         for tokens in (1, 2):

@@ -227,6 +227,7 @@ class Trainer:
         finally:  # the step is done even if its weights can't be published
             ended = time.perf_counter()
             row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained) | self._numbers(batch, stats)
+            metrics.warn_if_all_guided(row)
             row |= {
                 "rollout_seconds": played - began,
                 "learn_seconds": learned - played,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -19,8 +20,8 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
     `tokens` (means per seat), `tokens_per_turn`, `truncated` (share of turns cut by the token cap), `illegal` (share
     of turns that were no legal action) and `illegal/<cause>`, `trained` (the role's share of all tokens that were
     sampled by trained seats). For the batch: `void`, `early` (share of episodes that ended before the game was
-    decided: cut by the env or the context, or by a reply that was no legal action), and what the credit left without
-    signal.
+    decided: cut by the env or the context, or by a reply that was no legal action), what the credit left without
+    signal, and `guided_turns` and `guided_tokens`: sampled under a grammar, and therefore not trained.
     """
     played = [trace for trace in traces if not trace.void]
     rewards: dict[str, list[float]] = {}
@@ -30,6 +31,7 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
     tokens: Counter[str] = Counter()
     cut: Counter[str] = Counter()
     causes: Counter[tuple[str, Cause]] = Counter()
+    guided_turns = guided_tokens = 0
     early = 0
     for trace in played:
         trained = set(learners(trace))
@@ -49,6 +51,8 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
                 tokens[role] += len(turn.completion_ids)
                 cut[role] += turn.finish == "length"
                 causes[role, turn.cause] += turn.cause is not Cause.LEGAL
+                guided_turns += turn.guided
+                guided_tokens += len(turn.completion_ids) if turn.guided else 0
     row: Row = {
         "episodes": len(played),
         "void": credit.void,
@@ -58,6 +62,8 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
         "groups_incomplete": credit.incomplete,
         "rewards_missing": credit.missing,
         "sampled_tokens": tokens.total(),
+        "guided_turns": guided_turns,
+        "guided_tokens": guided_tokens,
     }
     for role in sorted(seats):
         row[f"{role}/reward"] = _mean(rewards[role])
@@ -72,6 +78,16 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
         row |= {f"{role}/illegal/{cause}": count / turns[role] for cause, count in sorted(bad.items())}
         row[f"{role}/trained"] = tokens[role] / max(tokens.total(), 1)
     return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
+
+
+def warn_if_all_guided(row: Row) -> None:
+    """Warns, once in a process, that a step trained nothing because all of its turns were guided."""
+    if row["guided_tokens"] and row["guided_tokens"] == row["sampled_tokens"]:
+        warnings.warn(
+            "every turn of the learner was guided by a grammar, and guided turns are not trained: nothing is learned; "
+            "train without guided, and guide opponents or evaluations only",
+            stacklevel=2,
+        )
 
 
 def headline(row: Row) -> tuple[str, float]:
