@@ -159,6 +159,7 @@ class ProposerSolver(ArenaEnv):
 
     id = "proposer-solver-v0"
     summary = "A proposer poses problems that half of the solvers should solve; solvers try them at once."
+    peers = ("solver",)
     roles = {"proposer": 1, "solver": (2, 32)}
     max_turns = 9
     baselines = {"window": window_proposer, "exact": exact_solver, "noisy": noisy_solver}

@@ -85,6 +85,8 @@ class ArenaEnv(AECBooks):
     "Whether a step may take over 50 ms; then others play on meanwhile. With a slow setting an instance says True."
     officials: ClassVar[tuple[str, ...]] = ()
     "Roles that take no part in the contest: they are not ranked, and no entrant is rotated into them."
+    peers: ClassVar[tuple[str, ...]] = ()
+    "Roles whose seats compare within one episode and not across a group, because no two episodes set them one task."
     cooperative: ClassVar[bool] = False
     "Whether all seats win or lose together: then nobody is ranked, and on a board each entrant holds all seats."
     hidden: tuple[str, ...] = ()

@@ -126,7 +126,6 @@ def test_elsewhere_the_cpu_lock_has_no_vllm_and_nothing_of_it() -> None:
         "xgrammar",
         "numba",
         "fastapi",
-        "openai",
         "intel-openmp",
         "opencv-python-headless",
     } & there == set()

@@ -87,6 +87,35 @@ def test_roles_are_compared_apart() -> None:
     assert [credit.advantages[f"t{i}", "solver_0"] for i in range(4)] == [-0.5, 0.5, -0.5, 0.5]
 
 
+def test_peers_are_compared_within_their_episode() -> None:
+    """Two proposals of one group: solvers compare on each problem, the proposers with each other."""
+    traces = [
+        make_trace("easy", {"proposer_0": 0.0, "solver_0": 1.0, "solver_1": 1.0}),
+        make_trace("fair", {"proposer_0": 1.0, "solver_0": 1.0, "solver_1": 0.0}),
+    ]
+    credit = assign(
+        traces,
+        by="seat",
+        estimator="group_mean",
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+        peers=("solver",),
+    )
+    assert credit.advantages == {
+        ("easy", "proposer_0"): -0.5,
+        ("fair", "proposer_0"): 0.5,
+        ("easy", "solver_0"): 0.0,
+        ("easy", "solver_1"): 0.0,
+        ("fair", "solver_0"): 0.5,
+        ("fair", "solver_1"): -0.5,
+    }
+    assert (credit.groups, credit.uninformative) == (3, 1)
+    pooled = by_seat(traces, "group_mean").advantages
+    assert pooled["easy", "solver_0"] == pooled["fair", "solver_0"] == 0.25, (
+
+    )
+
+
 def test_running_baseline_is_read_before_its_update() -> None:
     traces = [make_trace(f"t{i}", {"solver_0": reward}) for i, reward in enumerate([1.0, 1.0, -1.0])]
     plain = by_seat(traces, "rae", Baselines(0.9, bias_correction=False))

@@ -39,7 +39,7 @@ from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, UnknownName, UsageError, did_you_mean
 from llm_arena.matchmaking import Match, round_robin, seats_of
 from llm_arena.rating.bradley_terry import PRIOR_SDS, PriorSd
-from llm_arena.registry import env_class, make_env
+from llm_arena.registry import make_env
 from llm_arena.types import EnvSpec, Json
 
 Seating = Literal["versus", "self"]
@@ -111,7 +111,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: entrants are to meet in a cooperative game.
         """
-        cooperative = env_class(self.specs()[0].id).cooperative
+        cooperative = make_env(self.specs()[0].id, **self.specs()[0].kwargs).cooperative
         if cooperative and self.seating == "versus":
             raise UsageError(
                 f'game {self.pool}: seating = "versus", but in {self.id} all seats win or lose together, so that no'

@@ -15,14 +15,14 @@ With w the reward of one (trace, seat), the estimators are
     group_mean  A = w - mean of the group                                                  (Dr. GRPO, arXiv:2503.20783)
     grpo        A = (w - mean) / std of the group                                          (arXiv:2402.03300)
 
-where a group is the votes of one role under one group id.
+where a group is the votes of one role under one group id; for the roles that a game names in `peers`, of one episode.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llm_arena.errors import UsageError
@@ -299,6 +299,7 @@ def assign(
     baselines: Baselines,
     learners: Callable[[Trace], Iterable[str]],
     group_reward: GroupReward | None = None,
+    peers: Collection[str] = (),
 ) -> Credit:
     """Returns the advantages of a batch of traces.
 
@@ -310,6 +311,7 @@ def assign(
         baselines: running baselines, updated here by `rae`.
         learners: the seats of a trace that are being trained.
         group_reward: for `by="group"`.
+        peers: roles whose seats are compared within their episode, under `by="seat"`; see `ArenaEnv.peers`.
 
     Raises:
         UsageError: credit by group without a group reward.
@@ -317,7 +319,10 @@ def assign(
     metrics: dict[str, list[float]] = {}
     incomplete = 0
     if by == "seat":
-        votes = votes_by_seat(traces, learners)
+        votes = [
+            replace(vote, group=vote.trace_id) if vote.role in peers else vote
+            for vote in votes_by_seat(traces, learners)
+        ]
     elif by == "trace":
         votes = votes_by_trace(traces)
     else:

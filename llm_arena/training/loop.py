@@ -267,6 +267,7 @@ class Trainer:
             baselines=self.baselines,
             learners=learner_seats,
             group_reward=type(self.planner.env).group_reward,
+            peers=self.planner.env.peers,
         )
         batch = batches.build(
             train_sequences(traces, gained, ignore_truncated=config.ignore_truncated),
