@@ -1,0 +1,101 @@
+"""The scripted doctor and patients of doctor-patient-v0."""
+
+import numpy as np
+import pytest
+
+import llm_arena
+from llm_arena.problems import diagnosis
+from llm_arena.problems.conditions import table
+
+
+def facts(**changes):
+    given = {
+        "age": 40, "sex": "female", "complaint": "cough", "asked": [], "answers": {"cough": True}, "results": {},
+        "questions_left": 9, "tests_left": 3, "question_cost": 0.005, "test_cost": 0.04, "ranked": 3,
+    }  # fmt: skip
+    return given | changes
+
+
+def test_the_posterior_is_bayes_rule_done_slowly():
+    told = facts(answers={"cough": True, "fever": True, "smoking": False}, results={"chest x-ray": "consolidation"})
+    known, slow = table(), {}
+    for name, row in known.conditions.items():
+        low, high = row.ages
+        chance = row.weight / sum(other.weight for other in known.conditions.values())
+        chance *= (low <= 40 <= high) / (high - low + 1) * row.female * known.leading(name, "female").get("cough", 0.0)
+        fever, smoking = (known.chance(name, item, "female") * 0.96 + 0.02 for item in ("fever", "smoking"))
+        slow[name] = chance * fever * (1 - smoking) * known.findings(name, "chest x-ray")["consolidation"]
+    total = sum(slow.values())
+    got = dict(zip(known.conditions, diagnosis.posterior(told), strict=True))
+    assert all(got[name] == pytest.approx(chance / total, abs=1e-6) for name, chance in slow.items())
+    assert diagnosis.ranking(diagnosis.posterior(told), 2)[0] == "pneumonia"
+
+
+def test_the_expected_gain_is_the_loss_of_entropy_done_slowly():
+    chances = np.array([0.5, 0.3, 0.2])
+    outcomes = np.array([[[0.9, 0.1]], [[0.5, 0.5]], [[0.1, 0.9]]])
+
+    def entropy(p):
+        return -sum(x * np.log(x) for x in p if x > 0)
+
+    slow = entropy(chances)
+    for outcome in range(2):
+        joint = chances * outcomes[:, 0, outcome]
+        slow -= joint.sum() * entropy(joint / joint.sum())
+    assert diagnosis._gains(chances, outcomes)[0] == pytest.approx(slow, abs=1e-9)
+
+
+def test_the_doctor_asks_nothing_twice_and_stops_when_nothing_is_worth_its_price():
+    assert diagnosis.next_step(facts()).startswith(("ASK: ", "TEST: "))
+    first = diagnosis.next_step(facts(tests_left=0))
+    assert first.startswith("ASK: ")
+    assert diagnosis.next_step(facts(tests_left=0, asked=[first[5:]])) != first
+    assert diagnosis.next_step(facts(question_cost=1, test_cost=1)).startswith("DIAGNOSIS: 1. ")
+    assert diagnosis.next_step(facts(questions_left=0, tests_left=0)).count(";") == 2
+
+
+def returns(doctor, answering, games=60, **kwargs):
+    """Returns [games, 2]: the returns of both seats, played by scripted players (None: random legal replies)."""
+    env = llm_arena.make("doctor-patient-v0", **kwargs)
+    paid = []
+    for seed in range(games):
+        rng = np.random.default_rng(seed)
+        env.reset(seed=seed)
+        while not env.over:
+            seat = env.agent_selection
+            name = doctor if seat == "doctor_0" else answering
+            env.step(env.baselines[name](env.view(seat), rng) if name else env.sample_reply(seat, rng))
+        paid.append([env.returns["doctor_0"], env.returns.get("patient_0", 0.0)])
+    return np.array(paid)
+
+
+def lower(better, worse):
+    """Returns the lower end of the 95 % interval of a mean difference over the same seeds."""
+    difference = better - worse
+    return difference.mean() - 1.96 * difference.std() / np.sqrt(len(difference))
+
+
+@pytest.mark.parametrize("patient", ["faithful", "liar", None])
+def test_the_bayes_doctor_beats_random_with_any_patient(patient):
+    assert lower(returns("bayes", patient)[:, 0], returns(None, patient)[:, 0]) > 0.3
+
+
+def test_the_bayes_doctor_is_nearly_always_right_with_a_faithful_patient():
+    for kwargs in ({}, {"split": "heldout"}):
+        assert np.mean(returns("bayes", None, 100, patient="card", **kwargs)[:, 0] > 0.6) > 0.9
+
+
+def test_the_faithful_patient_beats_random_and_the_liar_is_caught():
+    asked = returns("bayes", "faithful")
+    assert set(asked[:, 1]) <= {0.0, 1.0}  # 0 if it was asked nothing
+    assert lower(asked[:, 1], returns("bayes", None)[:, 1]) > 0.2
+    assert returns("bayes", "liar")[:, 1].max() == 0.0 and returns(None, "liar")[:, 1].max() == 0.0
+
+
+def test_a_liar_hurts_the_doctor():
+    assert lower(returns("bayes", "faithful")[:, 0], returns("bayes", "liar")[:, 0]) > 0.05
+
+
+def test_the_card_answers_as_the_faithful_patient_does():
+    seated, alone = returns("bayes", "faithful", 30), returns("bayes", None, 30, patient="card")
+    assert (seated[:, 0] == alone[:, 0]).all()
