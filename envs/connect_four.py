@@ -73,7 +73,9 @@ class ConnectFour(ArenaEnv):
         """Clears the board; nothing is random."""
         self.stones = dict.fromkeys(self.possible_agents, 0)
         self.moves: list[int] = []
+        self.heights = [0] * WIDTH
         self.rows = ["." * WIDTH] * HEIGHT
+        self.lines = [" ".join(NAMES), *map(" ".join, self.rows)]
         for seat, mark in MARKS.items():
             self.tell(seat, f"You are {mark}.")
         self.tell("player_0", self._ask())
@@ -81,8 +83,7 @@ class ConnectFour(ArenaEnv):
 
     def legal_actions(self, seat: str) -> list[str]:
         """Returns the numbers of the columns that are not full."""
-        top = self.rows[0]
-        return [name for name, mark in zip(NAMES, top, strict=True) if mark == "."]
+        return [name for name, height in zip(NAMES, self.heights, strict=True) if height < HEIGHT]
 
     def facts(self, seat: str) -> Json:
         """Returns the board's rows from the top, the columns played so far (1 to 7), and the seat's mark."""
@@ -96,8 +97,10 @@ class ConnectFour(ArenaEnv):
         stone = landing(occupied) & COLUMNS[column]
         self.stones[seat] |= stone
         self.moves.append(column + 1)
-        row = next(row for row in range(HEIGHT - 1, -1, -1) if self.rows[row][column] == ".")
+        self.heights[column] += 1
+        row = HEIGHT - self.heights[column]
         self.rows[row] = self.rows[row][:column] + MARKS[seat] + self.rows[row][column + 1 :]
+        self.lines[1 + row] = " ".join(self.rows[row])
         if has_four(self.stones[seat]):  # before the full board: the last stone may win
             rewards = {seat: 1.0, opponent: -1.0}
             outcome = Outcome(winners=[seat], ranks={seat: 1, opponent: 2}, reason="four in a row", scores=rewards)
@@ -110,7 +113,7 @@ class ConnectFour(ArenaEnv):
 
     def describe(self) -> str:
         """Returns the board."""
-        return "\n".join([" ".join(NAMES), *map(" ".join, self.rows)])
+        return "\n".join(self.lines)
 
     def _ask(self) -> str:
         return f"Board:\n{self.describe()}\nYour move. Reply with one column number."

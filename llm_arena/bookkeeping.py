@@ -109,7 +109,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         if seed is None:
             seed = int(self.stream.integers(0, 2**64, dtype=np.uint64))
         else:
-            seed = _check_seed(seed)
+            seed = seed if type(seed) is int and 0 <= seed < 2**64 else _check_seed(seed)
             self._stream, self._stream_seed = None, seed
         self.episode_seed = seed
         self.rng = np.random.default_rng(seed)
@@ -173,16 +173,20 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             self.turns += 1
             move, cause = self._take(seat, reply)
         self._book(seat, move)
-        paid = move is not None and move.rewards
-        rewards = {other: reward for other, reward in self.rewards.items() if reward} if paid else {}
+        action_read, rewards = None, {}
+        if move is not None:
+            action_read = move.action
+            if move.rewards:
+                rewards = {other: reward for other, reward in self.rewards.items() if reward}
         self.last_step = StepRecord(
-            seat=seat, reply=reply, cause=cause, attempt=attempt, action=move.action if move else None, rewards=rewards
+            seat=seat, reply=reply, cause=cause, attempt=attempt, action=action_read, rewards=rewards
         )
         self._refresh()
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns `{"messages": [...]}`, a copy of what the seat has seen. Looking changes nothing."""
-        self._known(agent)
+        if agent not in self._roles:
+            self._known(agent)
         if self.episode_seed is None:
             raise UsageError(f"{self.id}: call reset() before observe()")
         return {"messages": copy_messages(self._views[agent])}
@@ -259,9 +263,10 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         stats = self.stats[self._roles[seat]]
         stats["turns"] += 1
         try:
-            unusable = _unanswered(reply)
-            if unusable is not None:
-                raise IllegalReply(unusable, _UNANSWERED.get(unusable, ""))
+            if reply.finish != "stop" or not reply or reply.isspace():
+                unusable = _unanswered(reply)
+                if unusable is not None:
+                    raise IllegalReply(unusable, _UNANSWERED.get(unusable, ""))
             return self.resolve(seat, reply), Cause.LEGAL
         except IllegalReply as bad:
             cut = reply.finish == "length" and bad.cause in (Cause.UNPARSABLE, Cause.EMPTY)
@@ -299,7 +304,8 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             self._phase_open = self._phase_open and bool(self.pending)
             if self._phase_open and move.outcome is None and set(move.rewards) - {seat}:
                 raise EnvContractError(f"{self.id}: rewards for {list(move.rewards)} before the phase is over")
-            self._pay(move.rewards)
+            if move.rewards:
+                self._pay(move.rewards)
             for other in move.leaves:
                 if not self._alive(other):
                     raise EnvContractError(f"{self.id}: {other!r} leaves, but it is not in the game")
@@ -374,7 +380,10 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         self.agents.remove(seat)
         for other in self.rewards:
             self.rewards[other] = 0.0
-        self._refresh()
+        if not self.over:
+            self._refresh()
+        elif self.agents:
+            self.agent_selection = self.agents[0]  # every seat has ended
 
     def _refresh(self) -> None:
         """Points `agent_selection` at an ended seat if there is one, else at who acts, and fills the infos."""
@@ -387,8 +396,12 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         elif self.pending:
             self.agent_selection = self.pending[0]
         # who has yet to answer in a phase can do what it could before
-        news = self._news.intersection(self.infos or self.agents)
-        self.infos = self.infos | {seat: self._info(seat) for seat in news}
+        self.infos = self.infos.copy()
+        for seat in self._news:
+            if seat in self.pending or self.over:
+                self.infos[seat] = self._info(seat)
+            elif seat in self.rewards:  # it has not been removed
+                self.infos[seat] = {"role": self._roles[seat]}
         self._news.clear()
 
     def _info(self, seat: str) -> dict[str, Any]:
@@ -421,6 +434,8 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
 
 def _clean(action: str) -> Reply:
     """Returns the action as a `Reply`; lone surrogates, which no encoding can store, become U+FFFD."""
+    if type(action) is Reply and action.isascii():
+        return action
     text = action if action.isascii() else _SURROGATE.sub("\ufffd", action)
     return Reply(text, action.finish, action.context_tokens) if isinstance(action, Reply) else Reply(text)
 

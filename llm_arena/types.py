@@ -62,7 +62,7 @@ class Reply(str):
 
     def __new__(cls, text: str | None = "", finish: FinishReason = "stop", context_tokens: int | None = None) -> Reply:
         """Makes a reply from text; None, which some servers answer for no text, is the empty reply."""
-        reply = super().__new__(cls, "" if text is None else text)
+        reply = str.__new__(cls, "" if text is None else text)
         reply.finish = finish
         reply.context_tokens = context_tokens
         return reply

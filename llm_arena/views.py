@@ -19,6 +19,7 @@ class Views(ABC):
     compacting: dict[str, int]
     "Seats that are asked for a summary, with the index of the request in their view."
     _history: list[Json]
+    _phase_open: bool
 
     @abstractmethod
     def _known(self, seat: str) -> None:
@@ -44,9 +45,11 @@ class Views(ABC):
             EnvContractError: a seat is unknown, or is in a simultaneous phase that is not over (it would learn
                 something before it answers).
         """
-        for seat in [seats] if isinstance(seats, str) else seats:
-            self._known(seat)
-            self._refuse_mid_phase("tell", seat)
+        for seat in (seats,) if isinstance(seats, str) else seats:
+            if seat not in self._views:
+                self._known(seat)
+            if self._phase_open:
+                self._refuse_mid_phase("tell", seat)
             self._views[seat].append({"role": role, "content": text})
 
     def replace_view(self, seat: str, messages: list[Message]) -> None:
