@@ -23,7 +23,7 @@ def run(block: str) -> dict[str, Any]:
 
 
 def test_blocks_are_found() -> None:
-    assert len(WITHOUT_MODEL) == 3 and len(BLOCKS) == 4
+    assert len(WITHOUT_MODEL) == 5 and len(BLOCKS) == 6
 
 
 def test_the_first_block_plays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,8 +39,13 @@ def test_the_second_block_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     assert "optimal" in printed and "random-legal" in printed and "rating" in printed
 
 
+def test_games_of_other_suites_and_single_seats_run() -> None:
+    assert sum(run("import llm_arena\n" + WITHOUT_MODEL[2])["trace"].returns.values()) == 0
+    assert run("import llm_arena\n" + WITHOUT_MODEL[3])["reward"] in (-2.0, 1.0, 2.0)
+
+
 def test_the_example_game_is_a_whole_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "readme_nim.py").write_text(WITHOUT_MODEL[2])
+    (tmp_path / "readme_nim.py").write_text(WITHOUT_MODEL[4])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # check_env plays in a second process too
     monkeypatch.setattr(llm_arena.registry, "entries", dict(llm_arena.registry.entries))  # forgotten after this test

@@ -17,6 +17,9 @@ REQUIRED = ("Roles", "Actions", "Rewards", "Ends", "Sees", "Exploits")
 MAX_TURNS = 16
 """Turns of the example that are shown."""
 
+MAX_REPEATED = 60
+"""Characters of a message that are shown again when another seat was told the same."""
+
 MAX_CHARACTERS = 1200
 """Characters of a message that are shown."""
 
@@ -151,10 +154,14 @@ def _episode(trace: Trace) -> Iterator[str]:
     yield f"Seed {trace.seed}; {who}. What each seat is told before its turn is indented."
     yield ""
     yield "````text"
+    seen: set[str] = set()
     for turn in trace.turns[:MAX_TURNS]:
         for message in told(turn):
-            for line in _clipped(message_text(message)).splitlines():
-                yield f"    {line}".rstrip()
+            text = _clipped(message_text(message))
+            if text in seen and len(text) > MAX_REPEATED:
+                text = f"({text[:MAX_REPEATED].splitlines()[0]} ... as above)"
+            seen.add(text)
+            yield from (f"    {line}".rstrip() for line in text.splitlines())
         yield from f"{turn.seat}: {_clipped(turn.text)}".splitlines()
     if len(trace.turns) > MAX_TURNS:
         yield f"... {len(trace.turns) - MAX_TURNS} more turns"
