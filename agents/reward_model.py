@@ -42,7 +42,7 @@ def make(argument: str, *, runtime: Runtime) -> RewardModelAgent:
 
 
 class RewardModelAgent:
-    """Judges two candidates by a reward model, which is loaded at the first turn."""
+    """Judges candidates by a reward model, which is loaded at the first turn."""
 
     policy: str | None = None
 
@@ -58,16 +58,16 @@ class RewardModelAgent:
         await self._runtime.call(self._score, "", ())
 
     async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
-        """Answers with the verdict line for the candidate of the higher score.
+        """Answers with the verdict line for the candidate of the highest score.
 
         Raises:
-            UsageError: the seat was shown no two candidates, so it is no judge's.
+            UsageError: the seat was shown no candidates, so it is no judge's.
             ModelError, UnknownName: the model can't be found or loaded, or is no reward model.
             ContextOverflow: task and candidate are longer than the model's context.
         """
         task, *candidates = read_facts(view.facts, self.name)
-        first, second = await self._runtime.call(self._score, task, candidates)
-        return Action(reply=Reply(verdict_line(first, second)))
+        scores = await self._runtime.call(self._score, task, candidates)
+        return Action(reply=Reply(verdict_line(*scores)))
 
     def _score(self, task: str, candidates: Sequence[str]) -> list[float]:
         with self._lock:  # loads once, and keeps the threads of many episodes from fighting for the cores

@@ -1,97 +1,113 @@
-"""naming-v0: several namers each invent a name for one topic; every two names are compared.
+"""naming-v0: several namers each invent a name for one topic; names are compared by a judge.
 
 Roles     namer_0 .. namer_{N-1}, N from 1 to 16 (argument `namers`, default 4). All get the same messages and answer
-          at once; nobody sees another's name. With `judge="seat"` also judge_0 .. judge_{J-1} (argument `judges`).
-Topic     the argument `topic`, else drawn from the list `split` ("train" or "heldout") by the episode's generator.
-Name      the reply, thinking left out: one non-blank line of at most 400 characters. Runs of white space become one
-          space, control and format characters are dropped. A reply cut by the token cap is read as it stands: if it
-          is one line it is a name, and if it was a ramble the judge says so.
+          at once. With `judge="seat"` also judge_0 .. judge_{J-1} (argument `judges`).
+Topic     the argument `topic`; else drawn by the episode's generator from `topics`, a list or the path of a UTF-8 file
+          with one topic a line; else from this library's list `split` ("train" or "heldout"). A file's SHA-256 stands
+          in the spec, and another file under its name is refused.
+Actions   a namer replies with the name and nothing else, thinking left out: one non-blank line of at most 400
+          characters. Runs of white space become one space, control and format characters are dropped. A reply cut by
+          the token cap is read as it stands: if it is one line it is a name, and if it was a ramble the judge says so.
+          A judge's reply ends with a line `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie`.
 Judges    `rubric` (default; see llm_arena/problems/naming_rubric.py), `length` (words and punctuation marks, the more
           the better), or `module:function`, an importable pure function (topic, names) -> one finite number per name,
           higher is better. It gets the names of the contest in sorted order, so that no seat has a better place. Only
           its name is recorded: replaying a trace imports that module. `seat`: whoever sits in the judges' seats.
-Judging   (by seats) each two different names are shown to a judge in both orders, each time as a fresh view, and
-          `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie` ends its reply; llm_arena/problems/verdicts.py says how names
-          are kept from passing for verdicts. A name wins a pair if both verdicts say so. Verdicts that contradict each
-          other draw; so does a pair with a verdict missing after the retries, whatever the rule for illegal replies
-          (`random_legal` draws `VERDICT: tie`). Equal names are not asked about, nor unreadable ones. The pairs are
-          shared among the judges, who answer at once. A judge is paid nothing and has no rank; only under `penalty`
-          it pays for each verdict that it does not give.
-Rewards   of each two names the better gets +1, the other -1; equal names and equal numbers 0. A seat's sum is divided
-          by its opponents (`normalize="opponents"`, from -1 to 1), or by all pairs of the contest ("matchups"). Worked:
-          lengths 3, 5, 5, 9 sum to -3, 0, 0, 3; divided by 3 opponents -1, 0, 0, 1, by 6 pairs -0.5, 0, 0, 0.5. One
-          namer alone gets 0: `group_reward` pays several such episodes of one topic as if they were one contest.
-          Worked by seats: of X, Y, Z a judge answers 1 to (X, Y) and 2 to (Y, X), so X beats Y; 1 to (X, Z) and 1 to
-          (Z, X), a draw; 2 to (Y, Z) and nothing to (Z, Y), a draw. Sums 1, -1, 0; by opponents 0.5, -0.5, 0.
+Schedule  who is compared with whom. `all-pairs` (default): every two names. `circular`: each with the `neighbours` next
+          ones of a circle, hence with as many before it; the circle is the order of seats, or of episodes in a group,
+          so rotate who sits where. `one-winner`: one judgement picks the best of all names.
+Judging   (by seats) each two different names that meet are shown to a judge in both orders, each time as a fresh view;
+          llm_arena/problems/verdicts.py says how names are kept from passing for verdicts. A name wins a pair if both
+          verdicts say so. Verdicts that contradict each other draw; so does a pair with a verdict missing after the
+          retries, whatever the rule for illegal replies (`random_legal` draws `VERDICT: tie`). Equal names are not
+          asked about, nor unreadable ones. The pairs are shared among the judges, who answer at once. In `one-winner`
+          every judge is shown all different names and replies `VERDICT: ` with the number of the best, twice: the
+          second time rotated by half of them. It has a choice if both verdicts name the same; the name that most judges
+          chose is the best, and without a choice all readable names are. A judge is paid nothing and has no rank; only
+          under `penalty` it pays for each verdict that it does not give.
+Rewards   of two names that meet the better gets +1, the other -1; equal names and equal numbers 0. A seat's sum is
+          divided by its opponents (`normalize="opponents"`, from -1 to 1), or by all pairs that meet ("matchups").
+          Worked, `all-pairs`: lengths 3, 5, 5, 9 sum to -3, 0, 0, 3; divided by 3 opponents -1, 0, 0, 1, by 6 pairs
+          -0.5, 0, 0, 0.5. `circular` with 1 neighbour, so that each meets the seats beside it, the last the first:
+          lengths 3, 5, 9, 4 sum to -2, 0, 2, 0; by 2 opponents -1, 0, 1, 0, by 4 pairs -0.5, 0, 0.5, 0. K neighbours
+          are min(2K, N - 1) opponents and N times half of that pairs. `one-winner`: the best name wins against each
+          other, which lose to it alone: N - 1 and -1, divided by N - 1 either way. Lengths 3, 5, 9, 4 pay -1/3, -1/3,
+          1, -1/3. W best ones get the mean over which of them had won, (N/W - 1) / (N - 1): lengths 9, 9, 3 pay 0.25,
+          0.25, -0.5. One namer alone gets 0: `group_reward` pays several such episodes of one topic as if they were one
+          contest, by any schedule. Worked by seats: of X, Y, Z a judge answers 1 to (X, Y) and 2 to (Y, X), so X beats
+          Y; 1 to (X, Z) and 1 to (Z, X), a draw; 2 to (Y, Z) and nothing to (Z, Y), a draw. Sums 1, -1, 0; by opponents
+          0.5, -0.5, 0. By seats with `one-winner`: shown X, Y, Z a judge answers 1, shown Y, Z, X it answers 3: X gets
+          1, the others -0.5 each. Had it answered 1 again, it would have no choice, and all get 0.
 Ends      when all have answered. `forfeit`: an unreadable reply loses all its comparisons, against another unreadable
-          one it ties. `skip`: it is left out of the contest and gets 0. `penalty`: left out, and pays the penalty. A
-          context overflow of a judge ends the episode and costs nobody anything.
+          one it ties; it is never the best. `skip`: it is left out of the contest and gets 0. `penalty`: left out, and
+          pays the penalty. A context overflow of a judge ends the episode and costs nobody anything.
 Outcome   ranks by wins minus losses; scores are the judge's numbers (an unreadable name has none; seats give none).
           How consistent the judges were stands in the env's counts of the role `judge` (see `Judging.counts`): the
           share of pairs judged alike in both orders is `consistent / pairs`, that of verdicts for place 1 is
-          `place_1 / (place_1 + place_2 + tie)`, which is 0.5 without a bias and without ties.
+          `place_1 / (place_1 + place_2 + tie)`, which is 0.5 without a bias and without ties. With `one-winner` there
+          is a `place_K` for each name, and `pairs` are a judge's two verdicts.
+Sees      a namer the topic; never another's name, not even at the end. A judge the names that it is asked about, sorted
+          and without their seats, each question in a view of its own, and nothing else. Spectators see all.
+Exploits  every judge rewards what it measures. `length`: any ramble. `rubric`: one fixed phrase with a linked word
+          glued on, English-sounding nonsense; its module lists what it refuses (copied topics, talk to the judge,
+          repeated words). Judges by seats favour places, which both orders make draws, and known names, great claims
+          and the style of their own model (judge with another model, and compare with `rubric`); look at `consistent`.
+          A judge that learns is paid nothing, so nothing moves it. Namers of one policy that all say the same tie at 0,
+          and a group of equal rewards teaches nothing: sample with temperature, or set equal names against a fixed
+          opponent. `circular` compares few: a bad name between two worse ones gets 1. `one-winner` tells nothing about
+          who is not best, so that N - 1 of N names learn the same. Under `skip` no name is better than one that would
+          lose: train with `forfeit`.
 """
 
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.parsing import IllegalReply, strip_thinking
-from llm_arena.problems.naming_judges import SEAT, hold_contest, length, load_judge, pay, token_count
+from llm_arena.problems.naming_contest import (
+    FORFEIT_COST,
+    MAX_NAMERS,
+    MAX_TOPIC,
+    NAME_GRAMMAR,
+    Normalize,
+    Rules,
+    Schedule,
+    draw,
+    hold_contest,
+    pay_group,
+    read_name,
+    sums_of_best,
+    topics_of,
+)
+from llm_arena.problems.naming_judges import SEAT, length
 from llm_arena.problems.naming_rubric import rubric, score
 from llm_arena.problems.naming_topics import MODIFIERS, NOUNS, SPLITS, associations
+from llm_arena.problems.text_lists import is_text
 from llm_arena.problems.verdicts import (
+    Choosing,
     Judging,
     Verdict,
     judging_facts,
     messages,
     read_facts,
     read_verdict,
+    verdict_grammar,
     verdict_line,
+    verdicts_on,
 )
-from llm_arena.types import Cause, Ending, Json, Move, Outcome, Reply, Trace, View
-
-MAX_CHARACTERS = 400
-"""Longest name; 64 tokens of English fit."""
-
-
-def read_name(reply: Reply) -> str:
-    r"""Returns the name that `reply` gives.
-
-    >>> read_name(Reply("  Velvet   Roast \n"))
-    'Velvet Roast'
-
-    Raises:
-        IllegalReply: nothing was said, several lines were given (ambiguous), or more than `MAX_CHARACTERS`.
-    """
-    lines = [line for line in map(_clean, strip_thinking(reply).splitlines()) if line]
-    if not lines:
-        raise IllegalReply(Cause.EMPTY, "Reply with a name.")
-    if len(lines) > 1:
-        raise IllegalReply(Cause.AMBIGUOUS, "Reply with one name on one line.")
-    if len(lines[0]) > MAX_CHARACTERS:
-        raise IllegalReply(Cause.UNPARSABLE, f"A name has at most {MAX_CHARACTERS} characters.")
-    return lines[0]
-
-
-def _clean(line: str) -> str:
-    kept = (char for char in line if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf", "Cs"))
-    return unicodedata.normalize("NFC", " ".join("".join(kept).split()))
+from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 
 def scripted(view: View, rng: np.random.Generator) -> str:
     """Coins ten names of a modifier and a stem linked to the topic, and says the one that the rubric likes best."""
     topic = view.facts["topic"]
     stems = associations(topic) or NOUNS
-    coined = [f"{_draw(MODIFIERS, rng)} {_draw(stems, rng).capitalize()}" for _ in range(10)]
+    coined = [f"{draw(MODIFIERS, rng)} {draw(stems, rng).capitalize()}" for _ in range(10)]
     return max(coined, key=lambda name: (score(name, topic), name))
 
 
@@ -107,116 +123,36 @@ def length_judge(view: View, rng: np.random.Generator) -> str:
     return verdict_line(*length(view.facts["topic"], names))
 
 
-def draw_topic(split: str, rng: np.random.Generator) -> str:
-    """Returns the topic of an episode that was given none: the first draw of its generator."""
-    return _draw(SPLITS[split], rng)
-
-
-def _is_topic(topic: Any) -> bool:
-    return isinstance(topic, str) and bool(topic.strip()) and topic.isprintable() and len(topic) <= 80
-
-
-def _draw(words: Sequence[str], rng: np.random.Generator) -> str:
-    return words[int(rng.integers(len(words)))]
-
-
-def pay_group(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
-    """Pays one-seat episodes of one topic exactly as one episode with all their names would.
-
-    Returns:
-        reward (it stands in for the trace's own return) and metrics by trace, in order. A void trace gets NaN and
-        no metrics, and the others are compared without it.
-
-    Raises:
-        UsageError: an episode has more than one seat, or topics or settings differ.
-    """
-    settings = {_contest_of(trace) for trace in traces if not trace.void}
-    if len(settings) > 1:
-        raise UsageError(f"naming-v0: a group has one topic and one judge; got {sorted(map(str, settings))}")
-    if not settings:
-        return [(math.nan, {}) for _ in traces]
-    told = [_said(trace) for trace in traces]
-    overflowed = next((at for at, trace in enumerate(traces) if trace.ending is Ending.CONTEXT_OVERFLOW), None)
-    if overflowed is not None:
-        return _pay_overflow(traces, overflowed, [penalty for _, _, penalty in told])
-    names = [name for takes_part, name, _ in told if takes_part]
-    contest = iter(zip(*hold_contest(*settings.pop(), names), strict=True))
-    paid: list[tuple[float, dict[str, float]]] = []
-    for trace, (takes_part, name, penalty) in zip(traces, told, strict=True):
-        if trace.void:
-            paid.append((math.nan, {}))
-            continue
-        reward, total, _ = next(contest) if takes_part else (0.0, 0, 0.0)
-        tokens = 0.0 if name is None else float(token_count(name))
-        numbers = {"win_score": reward, "wins_minus_losses": float(total), "name_tokens": tokens}
-        paid.append((reward + penalty, numbers))
-    return paid
-
-
-def _pay_overflow(
-    traces: list[Trace], overflowed: int, penalties: Sequence[float]
-) -> list[tuple[float, dict[str, float]]]:
-    """Pays a group in which a context overflowed, which ends one episode with all its names before the contest."""
-    forfeit = traces[overflowed].spec.kwargs["overflow"] == "forfeit"
-    others = sum(not trace.void for trace in traces) - 1
-    paid: list[tuple[float, dict[str, float]]] = []
-    for at, trace in enumerate(traces):
-        share = 0.0 if not forfeit else -Naming.forfeit_cost if at == overflowed else Naming.forfeit_cost / others
-        answered = penalties[at] if at < overflowed else 0.0
-        paid.append((math.nan, {}) if trace.void else (share + answered, {"win_score": share}))
-    return paid
-
-
-def _contest_of(trace: Trace) -> tuple[str, str, str]:
-    """Returns topic, judge and normalization of a one-seat episode; its topic may have been drawn from its seed."""
-    kwargs = trace.spec.kwargs
-    if trace.spec.id != "naming-v0" or kwargs.get("namers") != 1:
-        raise UsageError(
-            f"naming-v0: group_reward compares episodes with namers=1; {trace.id} is {trace.spec.to_json()}"
-        )
-    if kwargs["judge"] == SEAT:
-        raise UsageError(
-            'naming-v0: group_reward has no seats to judge for it; with judge="seat" use credit by seat and namers=2 '
-            "or more"
-        )
-    topic = kwargs["topic"] or draw_topic(kwargs["split"], np.random.default_rng(trace.seed))
-    return topic, kwargs["judge"], kwargs["normalize"]
-
-
-def _said(trace: Trace) -> tuple[bool, str | None, float]:
-    """Returns whether an episode takes part in the contest, its name (None: unreadable), and its penalty."""
-    kwargs = trace.spec.kwargs
-    if trace.ending is not Ending.TERMINATED:
-        return False, None, 0.0
-    action = trace.turns[-1].action
-    if isinstance(action, dict):
-        return True, read_name(Reply(action["random_legal"])), 0.0
-    if action is not None:
-        return True, str(action), 0.0
-    return kwargs["illegal"] == "forfeit", None, float(kwargs["penalty"]) if kwargs["illegal"] == "penalty" else 0.0
-
-
 class Naming(ArenaEnv):
-    """N namers invent a name for one topic; every two names are compared by a judge.
+    """N namers invent a name for one topic; names are compared by a judge.
 
     Args:
         namers: how many seats, 1 to 16.
         topic: what is to be named; None draws one.
-        split: where topics are drawn from, `train` or `heldout`.
+        topics: what topics are drawn from, a list or the path of a file with one a line; None: the library's own.
+        topics_sha256: what that file must be; None: whatever it is, which the spec then records.
+        split: which of the library's topics, `train` or `heldout`.
         judge: `rubric`, `length`, `module:function`, or `seat`.
         judges: how many seats judge, 1 to 16; only with `judge="seat"`.
-        normalize: `opponents` or `matchups`.
+        schedule: who is compared with whom, `all-pairs`, `circular` or `one-winner`.
+        neighbours: how many next names of the circle each meets, 1 to 8; only with `schedule="circular"`.
+        normalize: what sums are divided by, `opponents` or `matchups`.
         options: those of `ArenaEnv`. With `judge="seat"`, `max_turns` leaves room for all questions and retries.
+
+    Raises:
+        UsageError: an argument is out of its range, or a file can't be read or is another one.
     """
 
     id = "naming-v0"
-    summary = "Several namers each invent a name for one topic; every two names are compared."
-    roles = {"namer": (1, 16), "judge": (0, 16)}
+    summary = "Several namers each invent a name for one topic; names are compared by a judge."
+    roles = {"namer": (1, MAX_NAMERS), "judge": (0, 16)}
     officials = ("judge",)
     zero_sum = True
     simultaneous = True
     system = "You are a creative naming expert. Reply with just a name, nothing else."
     baselines = {"rubric-judge": rubric_judge, "length-judge": length_judge, "scripted": scripted}
+    baseline_roles = {"rubric-judge": ["judge"], "length-judge": ["judge"], "scripted": ["namer"]}
+    forfeit_cost = FORFEIT_COST
     input_arg = "topic"
     group_reward = staticmethod(pay_group)
 
@@ -225,60 +161,86 @@ class Naming(ArenaEnv):
         *,
         namers: int = 4,
         topic: str | None = None,
+        topics: list[str] | str | None = None,
+        topics_sha256: str | None = None,
         split: Literal["train", "heldout"] = "train",
         judge: str = "rubric",
         judges: int = 1,
-        normalize: Literal["opponents", "matchups"] = "opponents",
+        schedule: Schedule = "all-pairs",
+        neighbours: int = 1,
+        normalize: Normalize = "opponents",
         **options: Any,
     ) -> None:
-        if topic is not None and not _is_topic(topic):
-            raise UsageError(f"{self.id}: topic={topic!r:.100}; expected a noun phrase like 'coffee shop', or None")
-        if split not in SPLITS:
-            raise UsageError(f"{self.id}: split={split!r}; expected one of {', '.join(SPLITS)}")
-        if normalize not in ("opponents", "matchups"):
-            raise UsageError(f"{self.id}: normalize={normalize!r}; expected opponents or matchups")
+        self.given_topic, self.topics = topic, self._topics(topic, topics, topics_sha256, split)
+        self.rules = Rules(judge, normalize, schedule, neighbours)
+        self.rules.check(self.id)
         seated = judge == SEAT
-        if not seated:
-            load_judge(judge)
         if judges != 1 and not seated:
             raise UsageError(f'{self.id}: judges={judges!r} needs judge="seat"; with judge="{judge}" no seat judges')
         if judges == 0:
             raise UsageError(f'{self.id}: judges=0; expected 1 to 16 with judge="seat"')
-        questions = namers * (namers - 1) if seated and isinstance(namers, int) else 0
+        # a count of another kind is refused by the base class
+        asked = seated and isinstance(namers, int) and isinstance(judges, int)
+        questions = self.rules.questions(namers, judges) if asked else 0
         if seated and options.get("max_turns") is None:
             retries = options.get("retries")
             tries = 1 + (retries if isinstance(retries, int) else 0)
             options["max_turns"] = max(type(self).max_turns, tries * (namers + questions))
         super().__init__(counts={"namer": namers, "judge": judges if seated else 0}, **options)
         if self.max_turns < namers + questions:
-            asked = f" and {questions} questions to be judged" if questions else ""
-            raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer{asked}")
-        self.given_topic, self.split, self.judge, self.normalize = topic, split, judge, normalize
+            judged = f" and {questions} questions to be judged" if questions else ""
+            raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer{judged}")
         if seated:  # names first, then verdicts
             self.metadata = {**self.metadata, "is_parallelizable": False}
         else:
             del self.role_counts["judge"]
         self.namers = [seat for seat in self.possible_agents if self.role_of(seat) == "namer"]
 
+    def _topics(self, topic: Any, topics: Any, sha256: str | None, split: str) -> Sequence[str]:
+        """Checks the arguments that say what is named, and returns what topics are drawn from."""
+        if topic is not None and not is_text(topic, MAX_TOPIC):
+            raise UsageError(f"{self.id}: topic={topic!r:.100}; expected a noun phrase like 'coffee shop', or None")
+        if split not in SPLITS:
+            raise UsageError(f"{self.id}: split={split!r}; expected one of {', '.join(SPLITS)}")
+        if topics is None and sha256 is not None:
+            raise UsageError(f"{self.id}: topics_sha256={sha256!r} needs topics, the file that it is the digest of")
+        if topics is not None and (topic is not None or split != "train"):
+            other = f"topic={topic!r:.60}" if topic is not None else f"split={split!r}, which is for the library's own"
+            raise UsageError(f"{self.id}: topics={topics!r:.60} and {other}; give one of them")
+        found, self.topics_sha256 = topics_of(topics, sha256, split)
+        return found
+
+    def resolved(self) -> dict[str, Json]:
+        """Returns the SHA-256 of the file of topics."""
+        return {"topics_sha256": self.topics_sha256}
+
     def begin(self, rng: np.random.Generator) -> list[str]:
         """Draws the topic and asks every namer for a name at once."""
-        self.topic = self.given_topic or draw_topic(self.split, rng)
+        self.topic = self.given_topic or draw(self.topics, rng)
         self.names: dict[str, str | None] = {}
-        self.judging = Judging([], self._judges)
+        self.judging: Judging | Choosing = Judging([], self._judges)
         article = "an" if self.topic[0].lower() in "aeiou" else "a"
         self.task = f"Invent a creative name for {article} {self.topic}."
         self.tell(self.namers, self.task)
         return self.namers
 
+    def legal_actions(self, seat: str) -> list[str] | None:
+        """Returns the verdicts of a judge that is asked; names can't be listed."""
+        return None if seat in self.namers or seat not in self.pending else verdicts_on(self._shown(seat))
+
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
         """Draws a name of two words that have nothing to do with the topic, or a verdict."""
         if seat in self.namers:
-            return f"{_draw(MODIFIERS, rng)} {_draw(NOUNS, rng)}"
+            return f"{draw(MODIFIERS, rng)} {draw(NOUNS, rng)}"
         # The rule `random_legal` draws from the episode's own generator: luck must not decide a contest.
-        return "VERDICT: tie" if rng is self.rng else f"VERDICT: {_draw(('1', '2', 'tie'), rng)}"
+        return "VERDICT: tie" if rng is self.rng else draw(verdicts_on(self._shown(seat)), rng)
+
+    def grammar(self, seat: str) -> Json:
+        """Returns a name of up to 100 characters of Latin-1, or some lines and then a verdict."""
+        return NAME_GRAMMAR if seat in self.namers else verdict_grammar(self._shown(seat))
 
     def facts(self, seat: str) -> Json:
-        """Returns the topic, and for a judge that is asked the task and the two names (see `judging_facts`)."""
+        """Returns the topic, and for a judge that is asked the task and the names (see `judging_facts`)."""
         if seat in self.namers or seat not in self.pending:
             return {"topic": self.topic}
         return {"topic": self.topic, **judging_facts(self.task, *self.judging.question(seat))}
@@ -286,7 +248,7 @@ class Naming(ArenaEnv):
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes the name of one seat, or a verdict; the last one decides the contest."""
         if seat not in self.namers:
-            return self._judged(seat, read_verdict(reply))
+            return self._judged(seat, read_verdict(reply, self._shown(seat)))
         name = read_name(reply)
         self.names[seat] = name
         return self._named(seat, name)
@@ -316,7 +278,7 @@ class Naming(ArenaEnv):
             for rank, seat in sorted((rank, seat) for seat, rank in self.outcome.ranks.items()):
                 name = self.names[seat]
                 lines.append(f"{rank}. {seat}: {'(unreadable)' if name is None else name}")
-            if self.judge == SEAT:
+            if self._judges:
                 lines.append(self.judging.summary())
         return "\n".join(lines)
 
@@ -324,15 +286,28 @@ class Naming(ArenaEnv):
     def _judges(self) -> list[str]:
         return [seat for seat in self.possible_agents if seat not in self.namers]
 
+    def _shown(self, judge: str) -> int:
+        """Returns how many names a judge is shown."""
+        return len(self.judging.question(judge)) if judge in self.judging.waiting else 2
+
     def _named(self, seat: str, name: str | None) -> Move:
         if self.pending != [seat]:
             return Move(action=name)
         names = list(self.names.values())
-        if self.judge != SEAT:
-            return self._decided(name, *hold_contest(self.topic, self.judge, self.normalize, names))
-        different = sorted({given for given in names if given is not None})
-        self.judging = Judging(list(combinations(different, 2)), self._judges)
+        if not self._judges:
+            return self._decided(name, *hold_contest(self.topic, self.rules, names))
+        if self.rules.schedule == "one-winner":
+            self.judging = Choosing(sorted({given for given in names if given is not None}), self._judges)
+        else:
+            met = [sorted((left, right)) for left, right in self._meetings() if left != right]
+            self.judging = Judging(sorted({(left, right) for left, right in met}), self._judges)
         return self._ask(name)
+
+    def _meetings(self) -> list[tuple[str, str]]:
+        """Returns the readable names that the schedule compares."""
+        names = list(self.names.values())
+        pairs = [(names[left], names[right]) for left, right in self.rules.pairs(len(names))]
+        return [(left, right) for left, right in pairs if left is not None and right is not None]
 
     def _judged(self, judge: str, verdict: Verdict | None) -> Move:
         self.judging.answer(judge, verdict)
@@ -345,17 +320,26 @@ class Naming(ArenaEnv):
         if self.judging.waiting:
             return Move(next=self.judging.waiting, action=action)
         self.stats["judge"] |= self.judging.counts()
-        names = self.names.values()
-        sums = [sum(self._beats(mine, other) for other in names) for mine in names]
-        return self._decided(action, pay(sums, self.normalize), sums, [-math.inf] * len(sums))
+        sums = self._sums(self.judging)
+        return self._decided(action, self.rules.pay(sums), sums, [-math.inf] * len(sums))
 
-    def _beats(self, mine: str | None, other: str | None) -> int:
-        """Returns 1, 0 or -1: an unreadable name loses to any other, the rest is for the judges."""
-        if mine is None or other is None:
-            return (mine is not None) - (other is not None)
-        return self.judging.result(mine, other)
+    def _sums(self, judging: Judging | Choosing) -> list[float]:
+        """Returns wins minus losses: an unreadable name loses to any other, the rest is for the judges."""
+        names = list(self.names.values())
+        if isinstance(judging, Choosing):
+            best = judging.best()
+            places = [at for at, name in enumerate(names) if name in best]
+            return sums_of_best(len(names), places or range(len(names)))
 
-    def _decided(self, action: Json, rewards: Sequence[float], sums: Sequence[int], values: Sequence[float]) -> Move:
+        def compare(at: int, other_at: int) -> int:
+            mine, other = names[at], names[other_at]
+            if mine is None or other is None:
+                return (mine is not None) - (other is not None)
+            return judging.result(mine, other)
+
+        return self.rules.sums(len(names), compare)
+
+    def _decided(self, action: Json, rewards: Sequence[float], sums: Sequence[float], values: Sequence[float]) -> Move:
         """Ends the game. The arguments are in the order of `names`."""
         seats = list(self.names)
         ranks = {seat: 1 + sum(better > mine for better in sums) for seat, mine in zip(seats, sums, strict=True)}
@@ -365,7 +349,7 @@ class Naming(ArenaEnv):
         draw = len(set(sums)) <= 1
         winners = [] if draw else [seat for seat in seats if ranks[seat] == 1]
         reason = "all names tie" if draw else f"best name: {', '.join(winners)}"
-        if self.judge == SEAT:
+        if self._judges:
             reason += f"; {self.judging.summary()}"
         outcome = Outcome(winners=winners, ranks=ranks, draw=draw, reason=reason, scores=scores)
         return Move(action=action, rewards=dict(zip(seats, rewards, strict=True)), outcome=outcome)

@@ -253,7 +253,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         summary = "" if cause is not None else strip_thinking(reply).strip()
         stats["compactions"] = stats.get("compactions", 0) + 1
         self._attempts[seat] = 0
-        self._replace(seat, compacted(self._views[seat], self._openings[seat], request, summary))
+        self._replace(seat, compacted(self._views[seat], self._openings[seat], request, self._cut(summary)))
         return None, cause or Cause.LEGAL
 
     # ---- bookkeeping -----------------------------------------------------------------------------------------
@@ -273,6 +273,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             cause = Cause.LENGTH if cut else bad.cause
             stats[cause] = stats.get(cause, 0) + 1
             if self._attempts[seat] < self.retries:
+                self.turns -= 1  # the turn goes on: a seat can't run down the limit by replying badly
                 self._attempts[seat] += 1
                 self._views[seat].append({"role": "user", "content": _retry_text(cause, bad.hint)})
                 return None, cause
@@ -283,6 +284,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             return self.forfeit(seat, cause)
         if self.illegal == "random_legal":
             drawn = Reply(self.sample_reply(seat, self.rng))
+            self._views[seat].append({"role": "user", "content": f"{_refusal(cause)}. Played for you: {drawn}"})
             move = self.resolve(seat, drawn)
             return msgspec.structs.replace(move, action={"random_legal": str(drawn)})
         skipped = self.skip(seat)
@@ -472,6 +474,9 @@ def _check_seed(seed: int) -> int:
     return int(seed)
 
 
+def _refusal(cause: Cause) -> str:
+    return "Your reply was not accepted" if cause is Cause.TIMEOUT else f"Your reply was {cause}"
+
+
 def _retry_text(cause: Cause, hint: str) -> str:
-    said = "Your reply was not accepted" if cause in (Cause.LEGAL, Cause.TIMEOUT) else f"Your reply was {cause}"
-    return f"{said}. {hint} Try again.".replace(".. ", ". ").replace("  ", " ")
+    return f"{_refusal(cause)}. {hint} Try again.".replace(".. ", ". ").replace("  ", " ")

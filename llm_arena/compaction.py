@@ -2,8 +2,8 @@
 
 Any game can be played so: `make("debate-v0", budget=4000)`, in characters, or `budget_unit="tokens"`. When a seat whose
 view is larger is to act, it is first asked for a summary (a turn of its own, not counted by `max_turns`). Then its view
-is replaced by: what it was told before its first reply (its task), the summary, and what it was told since its last
-reply. Its next turn begins a new sequence of the same trace, so that training sees both.
+is replaced by: what it was told before its first reply (its task), the summary (cut to half of the budget), and what it
+was told since its last reply. Its next turn begins a new sequence of the same trace, so that training sees both.
 
 Tokens are those that the seat's agent counted at its last turn (recorded with the action, so replays agree), and one
 for every three characters told since; for seats without tokens (scripts, people) one for every three characters.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from llm_arena.parsing import quote
 from llm_arena.types import Message
 
 Unit = Literal["characters", "tokens"]
@@ -27,6 +28,7 @@ SAMPLE = "Summary: I have nothing to add to my task."
 """A summary that is always usable."""
 
 _CHARACTERS_PER_TOKEN = 3
+_SHORTEST = 200
 
 
 def outgrown(view: Sequence[Message], budget: int, unit: Unit, counted: tuple[int, int] | None) -> bool:
@@ -60,13 +62,23 @@ def compacted(view: Sequence[Message], opening: int, request: int, summary: str)
     return [*view[:opening], {"role": "user", "content": f"Your summary of what came before:\n{kept}"}, *since]
 
 
+def summary_characters(budget: int, unit: Unit) -> int:
+    """Returns how many characters of a summary are kept: half of the budget, and never so few that it says nothing."""
+    return max(_SHORTEST, budget // 2 if unit == "characters" else budget * _CHARACTERS_PER_TOKEN // 2)
+
+
 def _told(message: Message) -> Message:
-    return {"role": "user" if message["role"] == "tool" else message["role"], "content": message["content"]}
+    if message["role"] != "tool":
+        return message
+    # as a user message it would speak with the game's voice
+    return {"role": "user", "content": f"Result of your call:\n{quote(message_text(message))}"}
 
 
 def _characters(view: Sequence[Message]) -> int:
-    total = 0
-    for message in view:
-        content = message["content"]
-        total += len(content) if isinstance(content, str) else sum(len(part.get("text", "")) for part in content)
-    return total
+    return sum(len(message_text(message)) for message in view)
+
+
+def message_text(message: Message) -> str:
+    """Returns the text of a message; what is no text is left out."""
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

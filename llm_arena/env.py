@@ -60,8 +60,9 @@ class ArenaEnv(AECBooks):
         illegal: what happens after the last try. `forfeit`: the seat loses at least its worst legal loss.
             `skip`: the seat's turn is passed over. `random_legal`: a legal reply is drawn for it. `penalty`: the
             seat is paid `penalty`, nobody else anything (the game is then not zero-sum).
-        penalty: reward of the `penalty` rule.
-        max_turns: how many turns, retries included, before the env truncates the episode; None: the game's own.
+        penalty: reward of the `penalty` rule, 0 or less; where the rule ends the game at most what a forfeit pays, so
+            that it is no way out of a loss. None: what a forfeit costs.
+        max_turns: how many turns before the env truncates the episode, not counting retries; None: the game's own.
         turn_seconds: the seat's clock for one turn, in seconds; None: no clock.
         overflow: what a context overflow of a seat's agent does: `no_loss` (nobody is paid) or `forfeit`.
         budget: how large a seat's view may grow before the seat is asked for a summary that replaces it (see
@@ -91,6 +92,8 @@ class ArenaEnv(AECBooks):
     "Whether all seats win or lose together: then nobody is ranked, and on a board each entrant holds all seats."
     hidden: tuple[str, ...] = ()
     "Names of the attributes that hold what some seat may not know; an instance says what its settings hide."
+    insiders: ClassVar[tuple[str, ...]] = ()
+    "Roles that know all that is hidden, or can work it out from what they are told; the others are checked for leaks."
     system: ClassVar[str] = ""
     "System text that every seat's view begins with."
     forfeit_cost: ClassVar[float] = 1.0
@@ -150,7 +153,7 @@ class ArenaEnv(AECBooks):
         render_mode: Literal["ansi", "human"] | None = None,
         retries: int | None = None,
         illegal: IllegalRule | None = None,
-        penalty: float = -1.0,
+        penalty: float | None = None,
         max_turns: int | None = None,
         turn_seconds: float | None = None,
         overflow: Literal["no_loss", "forfeit"] = "no_loss",
@@ -160,7 +163,7 @@ class ArenaEnv(AECBooks):
         self.render_mode = render_mode
         self.retries = type(self).retries if retries is None else retries
         self.illegal = type(self).illegal if illegal is None else illegal
-        self.penalty = penalty
+        self.penalty = -self.forfeit_cost if penalty is None else penalty
         self.max_turns = type(self).max_turns if max_turns is None else max_turns
         self.turn_seconds = turn_seconds
         self.overflow = overflow
@@ -363,18 +366,24 @@ class ArenaEnv(AECBooks):
             raise UsageError(
                 f"{self.id}: a turn can't be skipped in this game; use illegal='forfeit' or 'random_legal'"
             )
-        if not isinstance(self.retries, int) or self.retries < 0:
+        if not isinstance(self.retries, int) or isinstance(self.retries, bool) or self.retries < 0:
             raise UsageError(f"{self.id}: retries={self.retries!r}; expected 0 or more")
         if not isinstance(self.max_turns, int) or self.max_turns < 1:
             raise UsageError(f"{self.id}: max_turns={self.max_turns!r}; expected 1 or more")
-        if not isinstance(self.penalty, int | float) or not math.isfinite(self.penalty):
-            raise UsageError(f"{self.id}: penalty={self.penalty!r}; expected a finite number")
+        if not isinstance(self.penalty, int | float) or not -1e9 < self.penalty <= 0:
+            raise UsageError(f"{self.id}: penalty={self.penalty!r}; expected a number from -1e9 to 0")
+        if self.illegal == "penalty" and type(self).skip is ArenaEnv.skip and self.penalty > -self.forfeit_cost:
+            raise UsageError(
+                f"{self.id}: penalty={self.penalty!r}; it ends this game, so expected at most {-self.forfeit_cost:g}, "
+                f"what a forfeit pays: else breaking the rules is a way out of a loss"
+            )
         clock = self.turn_seconds
         if clock is not None and (not isinstance(clock, int | float) or not 0 < clock < math.inf):
             raise UsageError(f"{self.id}: turn_seconds={clock!r}; expected seconds above 0, or None")
         if self.overflow not in ("no_loss", "forfeit"):
             raise UsageError(f"{self.id}: overflow={self.overflow!r}; expected no_loss or forfeit")
-        if self.budget is not None and (not isinstance(self.budget, int) or self.budget < 1):
+        budget = self.budget
+        if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1):
             raise UsageError(f"{self.id}: budget={self.budget!r}; expected 1 or more, or None")
         if self.budget_unit not in ("characters", "tokens"):
             raise UsageError(f"{self.id}: budget_unit={self.budget_unit!r}; expected characters or tokens")
@@ -397,7 +406,7 @@ class ArenaEnv(AECBooks):
     def _make_spec(self) -> EnvSpec:
         kwargs = {**self._defaults, **self._given, **self.resolved()}
         # the game's own defaults are resolved, so that a trace replays after they have changed
-        for name in ("retries", "illegal", "max_turns", "budget", "budget_unit"):
+        for name in ("retries", "illegal", "penalty", "max_turns", "budget", "budget_unit"):
             kwargs[name] = getattr(self, name)
         kwargs = {name: value for name, value in kwargs.items() if name not in ("render_mode", "counts")}
         try:

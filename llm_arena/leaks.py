@@ -3,7 +3,7 @@
 Two episodes are played that differ only in what a seat may not know: the same seed, but the game's `deal` has drawn
 from another generator, in such a way that `knows(seat)` is the same in both. With the same replies, everything that the
 seat can see has to be the same to the bit, until the rules reveal something: until `knows(seat)` differs, or other
-seats are to act.
+seats are to act. The seat itself is let reply badly too, and what it is then told is compared as well.
 """
 
 from __future__ import annotations
@@ -25,28 +25,30 @@ TWINS = 3
 """Other deals that each of them is compared with, at most."""
 
 _SEARCH = 200
+_BAD = ("?", "0", "no idea, 7 or 12", "<answer>x</answer>")
 
 
 def secrets_are_kept(env: ArenaEnv, seed: int) -> None:
     """Two deals that differ only in what a seat may not know look the same to it until the rules reveal it.
 
     Raises:
-        EnvContractError: a seat can tell them apart; or nothing could be compared, because `deal` is missing, or
-            `knows` says that every seat knows everything.
+        EnvContractError: a seat can tell them apart; or a role that is none of `insiders` could not be checked, because
+            `deal` is missing, or `knows` says that it knows everything.
     """
     if not env.hidden:
         return
     if type(env).deal is ArenaEnv.deal:
         raise EnvContractError(f"{env.id}: secrets are kept: {env.hidden} are hidden, but no deal(rng) draws them")
-    compared = 0
+    unchecked = {env.role_of(seat) for seat in env.possible_agents} - set(env.insiders)
     for offset in range(EPISODES):
         for seat in env.possible_agents:
             for other_seed, own_entries in _twins(env, seat, seed + offset):
                 _compare(env, seat, seed + offset, other_seed, own_entries)
-                compared += 1
-    if not compared:
+                unchecked.discard(env.role_of(seat))
+    if unchecked:
         raise EnvContractError(
-            f"{env.id}: secrets are kept: no two deals differ only in {env.hidden}; does knows(seat) say too much?"
+            f"{env.id}: secrets are kept: for {', '.join(sorted(unchecked))} no two deals differ only in {env.hidden}; "
+            "does knows(seat) say too much? A role that may know everything goes into `insiders`"
         )
 
 
@@ -71,7 +73,7 @@ def _twins(env: ArenaEnv, seat: str, seed: int) -> Iterator[tuple[int, bool]]:
 
 def _dealt(env: ArenaEnv, seed: int, other_seed: int | None = None, keeps: str | None = None) -> ArenaEnv:
     """Returns a new env after reset; with `other_seed` its deal was drawn from that, all else is the same."""
-    copy = type(env)(**env.given_arguments)
+    copy = type(env)(**{**env.given_arguments, "retries": max(1, env.retries)})
     if other_seed is not None:
         first_deal = copy.deal
 
@@ -100,13 +102,24 @@ def _compare(env: ArenaEnv, seat: str, seed: int, other_seed: int, own_entries: 
                 raise EnvContractError(
                     f"{env.id}: {seat} learns something of {env.hidden} from its {name}: {value!r} and {other[name]!r}"
                 )
-        reply = left.sample_reply(left.agent_selection, rng)
+        mover = left.agent_selection
+        bad = mover == seat and left.attempt(seat) == 0 and rng.random() < 0.5
+        reply = _BAD[int(rng.integers(len(_BAD)))] if bad else left.sample_reply(mover, rng)
         for twin in (left, right):
             twin.step(reply)
             while twin.agents and twin.agent_selection not in twin.pending:
                 twin.step(None)
-        if left.last_step is None or right.last_step is None or left.last_step.cause != right.last_step.cause:
-            return
+        if _cause(left) != _cause(right):
+            if mover == seat and _json(left.knows(seat)) == _json(right.knows(seat)):
+                raise EnvContractError(
+                    f"{env.id}: {seat} learns something of {env.hidden}: its reply {reply!r} was {_cause(left)} in one "
+                    f"deal and {_cause(right)} in the other"
+                )
+            return  # another seat's secret decides what it may do
+
+
+def _cause(env: ArenaEnv) -> str:
+    return str(env.last_step.cause) if env.last_step else ""
 
 
 def _secrets(env: ArenaEnv) -> str:

@@ -62,8 +62,22 @@ def strip_thinking(text: str) -> str:
 
 def normalize(text: str) -> str:
     """Returns `text` in lower case, spaces folded, without wrapping quotes, emphasis and punctuation."""
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", _stream_safe(text))
     return " ".join(plain.casefold().strip(_WRAPPING).split())
+
+
+def _stream_safe(text: str) -> str:
+    """Returns `text` with at most 30 combining marks in a row.
+
+    To sort them takes the square of their number, and no writing needs more (Unicode Standard Annex 15, section 13).
+    """
+    kept: list[str] = []
+    marks = 0
+    for char in text:
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks <= 30:
+            kept.append(char)
+    return "".join(kept)
 
 
 def read_choice(reply: Reply, legal: Collection[str], known: Collection[str] = ()) -> str:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Literal
 
-from llm_arena.compaction import REQUEST, Unit, outgrown
+from llm_arena.compaction import REQUEST, Unit, outgrown, summary_characters
 from llm_arena.types import Json, Message, Reply
 
 
@@ -86,6 +86,12 @@ class Views(ABC):
             if outgrown(view, self.budget, self.budget_unit, self._counted.get(seat)):
                 self.compacting[seat] = len(view)
                 view.append({"role": "user", "content": REQUEST})
+
+    def _cut(self, summary: str) -> str:
+        """Returns a summary that leaves half of the budget."""
+        assert self.budget is not None  # there would be no summary
+        longest = summary_characters(self.budget, self.budget_unit)
+        return summary if len(summary) <= longest else summary[:longest] + " ... (cut)"
 
     def _replace(self, seat: str, messages: list[Message]) -> None:
         self._views[seat] = messages

@@ -10,8 +10,8 @@ from llm_arena import checks
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
-from llm_arena.parsing import read_choice
-from llm_arena.types import Move, Outcome
+from llm_arena.parsing import IllegalReply, read_choice
+from llm_arena.types import Cause, Move, Outcome
 
 
 @pytest.mark.parametrize("env_id", list(llm_arena.registry))
@@ -157,6 +157,58 @@ def test_a_secret_without_a_seat_is_kept_or_the_leak_is_caught():
 def test_what_nobody_can_be_compared_on_is_told():
     with pytest.raises(EnvContractError, match="no two deals differ"):
         secrets_are_kept(RevealedByTheRules(), 0)
+
+
+class TwoRoles(ArenaEnv):
+    """A keeper knows the secret, a seeker does not; the first reply is the seeker's."""
+
+    id = "test-two-roles-v0"
+    roles = {"keeper": 1, "seeker": 1}
+    hidden = ("secret",)
+    insiders = ("keeper",)
+    hint = "No."
+
+    def deal(self, rng):
+        self.secret = int(rng.integers(10))
+
+    def begin(self, rng):
+        self.deal(rng)
+        return "seeker_0"
+
+    def knows(self, seat):
+        return self.secret if seat == "keeper_0" else None
+
+    def legal_actions(self, seat):
+        return ["go"]
+
+    def resolve(self, seat, reply):
+        if reply != "go":
+            raise IllegalReply(Cause.ILLEGAL, self.hint.format(self.secret))
+        return Move(outcome=Outcome(reason="gone"))
+
+
+class LeakyHint(TwoRoles):
+    hint = "No, {}."
+
+
+class LeakyCause(TwoRoles):
+    def resolve(self, seat, reply):
+        if reply == "?" and self.secret > 4:
+            raise IllegalReply(Cause.UNPARSABLE, "No.")
+        return super().resolve(seat, reply)
+
+
+def test_roles_are_checked_one_by_one_and_hints_too():
+    secrets_are_kept(TwoRoles(), 0)
+    for leaky in (LeakyHint, LeakyCause):
+        with pytest.raises(EnvContractError, match="seeker_0 learns something"):
+            secrets_are_kept(leaky(), 0)
+
+    class Forgetful(TwoRoles):
+        insiders = ()
+
+    with pytest.raises(EnvContractError, match="for keeper no two deals differ"):
+        secrets_are_kept(Forgetful(), 0)
 
 
 class Independent(Cards):

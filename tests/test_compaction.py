@@ -103,6 +103,14 @@ def test_under_other_rules_a_bad_summary_keeps_nothing(rule):
     assert env.agent_selection == "talker_1" and not env.over
 
 
+def test_a_long_summary_is_cut_to_half_of_the_budget():
+    env = Chat(budget=1000)
+    env.reset(seed=0)
+    talk(env, "a" * 900, "b" * 900, "s" * 100_000)
+    [_, summary, _] = contents(env, "talker_0")
+    assert summary == "Your summary of what came before:\n" + "s" * 500 + " ... (cut)"
+
+
 def test_thoughts_are_no_summary():
     env = Chat(budget=1)
     env.reset(seed=0)
@@ -132,7 +140,10 @@ def test_a_tool_result_that_is_kept_is_no_tool_message_any_more():
     env = Tools(budget=1)
     env.reset(seed=0)
     talk(env, "<tool_call>", "summary")
-    assert env.observe("talker_0")["messages"][-1] == {"role": "user", "content": "3 hits"}
+    assert env.observe("talker_0")["messages"][-1] == {
+        "role": "user",
+        "content": "Result of your call:\n> 3 hits",
+    }
 
 
 def test_a_compacted_episode_is_one_trace_that_replays():

@@ -213,11 +213,42 @@ def test_the_ways_of_not_answering_stay_apart(reply, cause):
 
 
 def test_penalty_pays_the_offender_only_and_says_so():
-    env = llm_arena.make("kuhn-poker-v0", illegal="penalty", penalty=-0.75)
+    env = llm_arena.make("kuhn-poker-v0", illegal="penalty", penalty=-2.75)
     env.reset(seed=1)
     env.step("no idea")
-    assert env.returns == {"player_0": -0.75, "player_1": 0.0}
+    assert env.returns == {"player_0": -2.75, "player_1": 0.0}
     assert not env.zero_sum and env.over
+
+
+def test_a_penalty_is_no_way_out_of_a_loss():
+    assert llm_arena.make("kuhn-poker-v0", illegal="penalty").penalty == -2.0, "by default what a forfeit costs"
+    for penalty in (-1.99, 0.5, float("nan"), 10**400, True):
+        with pytest.raises(UsageError, match="penalty"):
+            llm_arena.make("kuhn-poker-v0", illegal="penalty", penalty=penalty)
+    with pytest.raises(UsageError, match="penalty"):
+        llm_arena.make("naming-v0", illegal="penalty", penalty=0.1)
+    assert llm_arena.make("naming-v0", illegal="penalty", penalty=-0.1).penalty == -0.1, "there the game goes on"
+
+
+def test_retries_do_not_run_down_the_turn_limit():
+    env = llm_arena.make("kuhn-poker-v0", retries=5, max_turns=3)
+    env.reset(seed=1)
+    env.step("check")
+    for _ in range(5):
+        env.step("no idea")
+    assert env.turns == 1 and not env.over
+    env.step("bet")
+    env.step("fold")
+    assert env.ending == "terminated"
+
+
+def test_a_seat_hears_what_was_played_for_it():
+    env = llm_arena.make("kuhn-poker-v0", illegal="random_legal")
+    env.reset(seed=5)
+    env.step("no idea")
+    played = env.last_step.action["random_legal"]
+    told = [message["content"] for message in env.observe("player_0")["messages"]]
+    assert f"Your reply was unparsable. Played for you: {played}" in told
 
 
 def test_random_legal_plays_on_and_reproduces():

@@ -15,11 +15,11 @@ import pytest
 
 import llm_arena
 from llm_arena.errors import UsageError
+from llm_arena.problems.naming_contest import draw
 from llm_arena.problems.naming_judges import token_count
 from llm_arena.problems.naming_topics import SPLITS
 from naming_parts import LENGTHS, played, rewards
 
-naming = importlib.import_module("llm_arena.envs.naming")
 # ---- what seats see ------------------------------------------------------------------------------------------
 
 
@@ -61,8 +61,8 @@ def test_topics_come_from_the_seed_and_the_split():
     assert len(train) > 10 and train <= set(SPLITS["train"])
     assert len(heldout) > 10 and heldout <= set(SPLITS["heldout"])
     assert topic(7, topic="moon base") == "moon base"
-    # a given topic and a drawn one leave the same episode behind
-    assert naming.draw_topic("train", np.random.default_rng(7)) == topic(7)
+    # the first draw of the episode's generator, as `group_reward` makes it again
+    assert draw(SPLITS["train"], np.random.default_rng(7)) == topic(7)
 
 
 def test_a_seed_is_not_ignored():

@@ -277,7 +277,7 @@ def test_of_two_names_scripted_judges_decide_as_the_functions_do(names):
 
 
 def test_a_scripted_judge_in_a_namers_seat_is_one_line():
-    with pytest.raises(UsageError, match="naming-v0/rubric-judge.*seat it as a judge"):
+    with pytest.raises(UsageError, match='"rubric-judge" plays judge, and can.t sit in namer_0'):
         llm_arena.play("naming-v0", agents="rubric-judge", seed=0)
 
 

@@ -14,6 +14,7 @@ import llm_arena
 from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
+from llm_arena.problems.naming_contest import MAX_CHARACTERS
 from llm_arena.types import Cause, Ending, Reply
 from naming_parts import LENGTHS, played, rewards
 
@@ -260,5 +261,5 @@ def test_read_name_never_fails_in_another_way(text):
         name = naming.read_name(Reply(text))
     except IllegalReply:
         return
-    assert name == name.strip() and "\n" not in name and 0 < len(name) <= naming.MAX_CHARACTERS
+    assert name == name.strip() and "\n" not in name and 0 < len(name) <= MAX_CHARACTERS
     assert naming.read_name(Reply(name)) == name

@@ -253,3 +253,12 @@ def test_the_final_number_of_prose(text, expected):
 def test_any_text_has_an_answer_or_none(text):
     for found in (boxed(text), read_tagged(text, "answer"), final_number(text)):
         assert found is None or found.strip()
+
+
+def test_many_marks_on_a_letter_take_no_time():
+    began = time.perf_counter()
+    reply = Reply("ANSWER: a" + "\u0301\u0316" * 50_000)
+    with pytest.raises(IllegalReply):
+        read_choice(reply, ["a", "b"])
+    assert time.perf_counter() - began < 2, "sorting the marks of one letter takes the square of their number"
+    assert read_choice(Reply("ANSWER: \uff42"), ["a", "b"]) == "b"

@@ -1,0 +1,103 @@
+r"""Lists of short texts that a user gives to a game, in Python or as a file with one a line: topics, motions.
+
+An episode that draws from a file can be replayed only while the file is the same, so its SHA-256 goes into the spec and
+another file under its name is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llm_arena.errors import UsageError
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """The texts of a list, and the SHA-256 of the file that they stand in; None: they were given in Python."""
+
+    texts: tuple[str, ...]
+    sha256: str | None
+
+
+def read_texts(name: str, given: Any, sha256: str | None, *, longest: int, example: str) -> Texts:
+    """Returns the texts that the argument `name` gives.
+
+    Args:
+        name: of the argument, for messages.
+        given: a list of texts, or the path of a UTF-8 file with one a line. Blank lines of a file count for nothing.
+        sha256: what the file must be; None: whatever it is.
+        longest: characters of a text, at most.
+        example: a text as it should be.
+
+    Raises:
+        UsageError: the file can't be read or is another one; a text is blank, too long, holds control characters or
+            stands there twice (the message has its number); or there is none.
+    """
+    if isinstance(given, str):
+        return _checked(read_file(name, given, longest, example), name, given, sha256)
+    if not isinstance(given, list | tuple):
+        raise UsageError(f"{name}={given!r:.100}; expected a list like [{example!r}], or a file with one a line")
+    if sha256 is not None:
+        raise UsageError(f"{name}_sha256={sha256!r} is for a file; leave it out where {name} is a list")
+    return Texts(_all(name, enumerate(given, start=1), longest, example), None)
+
+
+def read_file(name: str, path: str, longest: int, example: str) -> Texts:
+    """Reads a file; it is read again only when it has changed."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name}={path!r:.200}: can't be read ({error}); expected a file with one a line") from error
+    return _read_file(name, path, longest, example, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_file(name: str, path: str, longest: int, example: str, changed: int, size: int) -> Texts:
+    try:
+        content = Path(path).read_bytes()
+        lines = content.decode("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{name}={path!r:.200}: can't be read ({error}); expected UTF-8, one a line") from error
+    numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
+    return Texts(_all(path, numbered, longest, example), hashlib.sha256(content).hexdigest())
+
+
+def _checked(found: Texts, name: str, path: str, sha256: str | None) -> Texts:
+    if sha256 is not None and sha256 != found.sha256:
+        raise UsageError(
+            f"{name}={path!r:.200} has SHA-256 {found.sha256}, expected {sha256}: it has changed; restore it, or leave "
+            f"{name}_sha256 out to take what is there (results then do not compare)"
+        )
+    return found
+
+
+def _all(place: str, numbered: Iterable[tuple[int, Any]], longest: int, example: str) -> tuple[str, ...]:
+    texts = tuple(_each(place, numbered, longest, example))
+    if not texts:
+        raise UsageError(f"{place} is empty; expected texts like {example!r}")
+    return texts
+
+
+def _each(place: str, numbered: Iterable[tuple[int, Any]], longest: int, example: str) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for number, text in numbered:
+        if not is_text(text, longest):
+            expected = f"expected one line of at most {longest} characters, like {example!r}"
+            raise UsageError(f"{place}:{number}: got {text!r:.100}; {expected}")
+        if text in seen:
+            raise UsageError(f"{place}:{number}: {text!r:.100} is number {seen[text]} already; leave one of them out")
+        seen[text] = number
+        yield text
+
+
+def is_text(text: Any, longest: int) -> bool:
+    """Returns whether `text` is one line that is not blank, not too long, and without control characters."""
+    return isinstance(text, str) and bool(text.strip()) and text.isprintable() and len(text) <= longest
+
+
+__all__ = ["Texts", "is_text", "read_texts"]
