@@ -19,6 +19,7 @@ from llm_arena.registry import make, pprint_registry, register, registry, spec
 from llm_arena.types import Cause, Ending, EnvSpec, Move, Outcome, Reply, Trace, Turn, View
 
 if TYPE_CHECKING:
+    from llm_arena.adapters.token_env import token_env
     from llm_arena.boards.evaluate import evaluate
     from llm_arena.checks import check_env
     from llm_arena.engines.settings import EngineSettings
@@ -43,6 +44,7 @@ _LAZY = {
     "read_traces": "trace_file",
     "replay": "recorder",
     "sequences": "recorder",
+    "token_env": "adapters.token_env",
     "verify": "recorder",
 }
 
@@ -85,5 +87,6 @@ __all__ = [
     "replay",
     "sequences",
     "spec",
+    "token_env",
     "verify",
 ]

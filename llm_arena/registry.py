@@ -152,7 +152,8 @@ def make(id: str | EnvSpec | MessageEnvLike, *, role: str | None = None, **kwarg
     if not isinstance(id, str | EnvSpec):
         if isinstance(id, type) or not isinstance(id, MessageEnvLike):
             raise UsageError(f"make() takes an id like naming-v0 or an EnvSpec; got {type(id).__name__}")
-        id = _load(type(id).__name__, _MESSAGE_SPEC)(id)
+        made: Any = _load(type(id).__name__, _MESSAGE_SPEC)(id)
+        return make(made, role=role, **kwargs)
     return make_env(id, **kwargs) if role is None else _load(str(id), _SEAT)(id, role=role, **kwargs)
 
 

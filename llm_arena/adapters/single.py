@@ -95,7 +95,8 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
             options: tolerated for Gymnasium's sake.
 
         Returns:
-            (observation, info): the seat's view, and its role, attempt and legal actions.
+            (observation, info): the seat's view, and its role, attempt and legal actions. If the game was over before
+            the seat had a turn, info has the outcome already, and the first step brings the end whatever it says.
         """
         super().reset(seed=seed)
         self.game.reset(seed=seed)
@@ -113,6 +114,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         self._trace: Trace | None = None
         self._left = False
         self._let_others_play()
+        self._unasked = self.game.over
         return self._observation(), self._info()
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -121,7 +123,8 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         A seat that has left the game is done; the others play on to the end, so that the outcome is known.
 
         Returns:
-            (observation, reward, terminated, truncated, info), as Gymnasium has them.
+            (observation, reward, terminated, truncated, info), as Gymnasium has them; `info["cause"]` is `legal`, or
+            what was wrong with the reply.
 
         Raises:
             UsageError: the action is no text, reset() was not called, or the episode is over.
@@ -133,9 +136,15 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
     def act(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Does what `step` does for a reply with the tokens behind it, which the trace then holds."""
         self._check_running()
+        if self._unasked:
+            self._unasked = False
+            return self._stepped()
         self._take(self.view(), action)
+        assert self.game.last_step is not None  # it was just stepped
+        cause = self.game.last_step.cause
         self._let_others_play()
-        return self._stepped()
+        observation, reward, terminated, truncated, info = self._stepped()
+        return observation, reward, terminated, truncated, info | {"cause": str(cause)}
 
     def overflow(self) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Ends the episode because the seat's context is full; returns what `step` returns."""
@@ -172,7 +181,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
     def _check_running(self) -> None:
         if self._recorder is None:
             raise UsageError(f"{self.game.id}: call reset() before step()")
-        if self.game.over:
+        if self.game.over and not self._unasked:
             raise UsageError(f"{self.game.id}: the episode is over for {self.seat}; call reset()")
 
     def _stepped(self) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:

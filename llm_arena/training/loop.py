@@ -266,7 +266,7 @@ class Trainer:
             estimator=config.estimator,
             baselines=self.baselines,
             learners=learner_seats,
-            group_reward=type(self.planner.env).group_reward,
+            group_reward=self.planner.env.group_reward,
             peers=self.planner.env.peers,
         )
         batch = batches.build(

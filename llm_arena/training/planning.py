@@ -54,7 +54,7 @@ class Planner:
             config.credit,
             zero_sum=self.env.zero_sum,
             force=config.force_trace_credit,
-            group_reward=type(self.env).group_reward,
+            group_reward=self.env.group_reward,
         )
         seats = self.env.possible_agents
         if roster is not None and (config.opponent is not None or config.seated()):
@@ -172,7 +172,7 @@ class Planner:
 
     def _check_group_reward(self, runtime: Runtime) -> None:
         """Has the game pay two random episodes of a group: it alone knows which of its settings it can compare."""
-        group_reward = type(self.env).group_reward
+        group_reward = self.env.group_reward
         assert group_reward is not None  # credit.check has looked
         players = resolve_roster(self.env, dict.fromkeys(self.env.possible_agents, "random-legal"), runtime=runtime)
         members = self.plans(0)[: min(self._config.group_size, 2)]
