@@ -38,8 +38,20 @@ class BaselineAgent:
         self._baseline = baseline
 
     async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
-        """Returns what the game's function answers, with luck from the view's seed."""
-        return Action(reply=Reply(self._baseline(view, np.random.default_rng(view.seed))))
+        """Returns what the game's function answers, with luck from the view's seed.
+
+        Raises:
+            UsageError: the function did not return text.
+        """
+        said: object = self._baseline(view, np.random.default_rng(view.seed))
+        if isinstance(said, str):
+            return Action(reply=said if isinstance(said, Reply) else Reply(said))
+        if inspect.iscoroutine(said):
+            said.close()
+        raise UsageError(
+            f"the scripted player {self.name} answered {type(said).__name__}; expected is a plain function of "
+            "(view, rng) that returns text"
+        )
 
 
 def agent_kinds() -> list[str]:

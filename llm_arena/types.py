@@ -114,8 +114,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     "In words, e.g. `three in a row`, `forfeit: illegal`."
     scores: dict[str, float] = {}
     "The game's own points by seat, where it has some."
-    facts: dict[str, Json] = {}
-    "What else a study needs to know of the finished game: who held which card, what the secret was."
+    facts: dict[str, Json] | msgspec.UnsetType = msgspec.UNSET
+    "What else a study needs to know of the finished game: who held which card, what the secret was. Unset: nothing."
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):

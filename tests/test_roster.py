@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import llm_arena
@@ -137,3 +139,27 @@ def test_a_setting_of_models_says_that_a_model_is_missing():
 def test_a_name_that_is_too_long_is_unknown():
     with pytest.raises(UnknownName, match="no agent or model"):
         make_agent("x" * 5000)
+
+
+def test_a_scripted_player_sits_only_where_it_plays():
+    with pytest.raises(UsageError, match="entropy.*plays guesser.*--agents guesser=entropy,answerer=table"):
+        llm_arena.play("twenty-questions-v0", "entropy", seed=0)
+    trace = llm_arena.play("twenty-questions-v0", {"guesser": "entropy", "answerer": "table"}, seed=0)
+    assert [seat.agent for seat in trace.seats.values()] == ["twenty-questions-v0/entropy", "twenty-questions-v0/table"]
+
+
+def test_a_scripted_player_that_returns_no_text_is_told():
+    async def waits(view, rng):
+        return "bet"
+
+    env = llm_arena.make("kuhn-poker-v0")
+    for player in (waits, lambda view, rng: None):
+        env.baselines = {"odd": player}
+        seats = resolve_roster(env, "odd")
+        with pytest.raises(UsageError, match="odd answered (coroutine|NoneType); expected is a plain function"):
+            asyncio.run(seats["player_0"].act(view_of(env), ()))
+
+
+def view_of(env):
+    env.reset(seed=0)
+    return env.view("player_0")

@@ -75,6 +75,7 @@ def _title(game: type[ArenaEnv]) -> tuple[str, str]:
 
 
 def _card(game: type[ArenaEnv]) -> Iterator[str]:
+    env = game()  # some say by their arguments how long they are and what they hide
     yield "| | |"
     yield "|---|---|"
     counts = {
@@ -84,13 +85,13 @@ def _card(game: type[ArenaEnv]) -> Iterator[str]:
     yield f"| seats | {', '.join(f'{role}: {count}' for role, count in counts.items())} |"
     if game.officials:
         yield f"| officials (not ranked) | {', '.join(game.officials)} |"
-    kind = "all seats win or lose together" if game.cooperative else "zero-sum" if game.zero_sum else "general-sum"
+    kind = "all seats win or lose together" if game.cooperative else "zero-sum" if env.zero_sum else "general-sum"
     yield f"| rewards | {kind} |"
     yield f"| order | {'every phase asks all seats at once' if game.simultaneous else 'in turn, or in phases'} |"
-    yield f"| turns | at most {game.max_turns} by default |"
-    yield f"| bad replies | `{game.illegal}` after {game.retries} retries by default |"
-    if game.hidden:
-        yield f"| hidden state | {', '.join(f'`{name}`' for name in game.hidden)} |"
+    yield f"| turns | at most {env.max_turns} by default |"
+    yield f"| bad replies | `{env.illegal}` after {env.retries} retries by default |"
+    if env.hidden:
+        yield f"| hidden state | {', '.join(f'`{name}`' for name in env.hidden)} |"
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -153,7 +154,8 @@ def _episode(trace: Trace) -> Iterator[str]:
     who = ", ".join(f"{seat}: {info.agent}" for seat, info in trace.seats.items())
     yield f"Seed {trace.seed}; {who}. What each seat is told before its turn is indented."
     yield ""
-    yield "````text"
+    fence = "`" * max([4, *(1 + len(run) for turn in trace.turns for run in re.findall(r"`+", turn.text))])
+    yield f"{fence}text"
     seen: set[str] = set()
     for turn in trace.turns[:MAX_TURNS]:
         for message in told(turn):
@@ -168,7 +170,7 @@ def _episode(trace: Trace) -> Iterator[str]:
     if trace.outcome is not None:
         returns = ", ".join(f"{seat} {value:+.3g}" for seat, value in trace.returns.items())
         yield from [f"=> {trace.outcome.reason}", f"   {returns}"]
-    yield "````"
+    yield fence
 
 
 def _clipped(text: str) -> str:

@@ -137,12 +137,16 @@ class Baselines:
 
 
 def votes_by_seat(traces: Iterable[Trace], seats: Callable[[Trace], Iterable[str]]) -> list[Vote]:
-    """Returns one vote for each seat in `seats(trace)`, its reward the seat's return."""
+    """Returns one vote for each seat in `seats(trace)` that had a turn, its reward the seat's return.
+
+    What a seat gets that was never asked says nothing about what the policy does.
+    """
     return [
         _vote(trace, seat, trace.seats[seat].role, trace.id, trace.returns.get(seat))
         for trace in traces
         if not trace.void
         for seat in seats(trace)
+        if not trace.turns or any(turn.seat == seat for turn in trace.turns)
     ]
 
 

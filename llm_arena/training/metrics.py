@@ -18,8 +18,8 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
 
     For each role: `reward` (mean per seat), `score` (mean of the game's own points, where it has some), `turns` and
     `tokens` (means per seat), `tokens_per_turn`, `truncated` (share of turns cut by the token cap), `illegal` (share
-    of turns that were no legal action) and `illegal/<cause>`, `trained` (the role's share of all tokens that were
-    sampled by trained seats). For the batch: `void`, `early` (share of episodes that ended before the game was
+    of turns that were no legal action) and `illegal/<cause>`, `trained` (the role's share of all tokens that are
+    trained). For the batch: `void`, `early` (share of episodes that ended before the game was
     decided: cut by the env or the context, or by a reply that was no legal action), what the credit left without
     signal, and `guided_turns` and `guided_tokens`: sampled under a grammar, and therefore not trained.
     """
@@ -31,7 +31,8 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
     tokens: Counter[str] = Counter()
     cut: Counter[str] = Counter()
     causes: Counter[tuple[str, Cause]] = Counter()
-    guided_turns = guided_tokens = 0
+    guided: Counter[str] = Counter()
+    guided_turns = 0
     early = 0
     for trace in played:
         trained = set(learners(trace))
@@ -52,7 +53,7 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
                 cut[role] += turn.finish == "length"
                 causes[role, turn.cause] += turn.cause is not Cause.LEGAL
                 guided_turns += turn.guided
-                guided_tokens += len(turn.completion_ids) if turn.guided else 0
+                guided[role] += len(turn.completion_ids) if turn.guided else 0
     row: Row = {
         "episodes": len(played),
         "void": credit.void,
@@ -63,7 +64,7 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
         "rewards_missing": credit.missing,
         "sampled_tokens": tokens.total(),
         "guided_turns": guided_turns,
-        "guided_tokens": guided_tokens,
+        "guided_tokens": guided.total(),
     }
     for role in sorted(seats):
         row[f"{role}/reward"] = _mean(rewards[role])
@@ -76,16 +77,18 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
         bad = {cause: count for (who, cause), count in causes.items() if who == role and count}
         row[f"{role}/illegal"] = sum(bad.values()) / max(turns[role], 1)
         row |= {f"{role}/illegal/{cause}": count / turns[role] for cause, count in sorted(bad.items())}
-        row[f"{role}/trained"] = tokens[role] / max(tokens.total(), 1)
+        row[f"{role}/trained"] = (tokens[role] - guided[role]) / max(tokens.total() - guided.total(), 1)
     return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
 
 
 def warn_if_all_guided(row: Row) -> None:
-    """Warns, once in a process, that a step trained nothing because all of its turns were guided."""
-    if row["guided_tokens"] and row["guided_tokens"] == row["sampled_tokens"]:
+    """Warns, once in a process, of roles that a step did not train because all of their turns were guided."""
+    roles = [name.removesuffix("/trained") for name, share in row.items() if name.endswith("/trained") and share == 0]
+    idle = [role for role in roles if row[f"{role}/tokens"]]
+    if row["guided_tokens"] and idle:
         warnings.warn(
-            "every turn of the learner was guided by a grammar, and guided turns are not trained: nothing is learned; "
-            "train without guided, and guide opponents or evaluations only",
+            f"every turn of {' and '.join(idle)} was guided by a grammar, and guided turns are not trained: nothing is "
+            "learned there; train without guided, and guide opponents or evaluations only",
             stacklevel=2,
         )
 
