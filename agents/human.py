@@ -1,7 +1,7 @@
-"""A person at the terminal: `human`. Sees what a model in the same seat would see, and types the reply: one line,
-or several of which all but the last end with a backslash.
+"""A person at the terminal: `human`.
 
-A person's reply goes through the same rules as a model's: a typing error is an illegal reply, so give the game some
+Sees what a model in the same seat would see, and types the reply: one line, or several of which all but the last end
+with a backslash. It goes through the same rules as a model's: a typing error is an illegal reply, so give the game some
 `retries`. Needs a POSIX terminal or a pipe as standard input.
 """
 
@@ -103,10 +103,15 @@ def make(argument: str = "") -> Human:
 
 
 def _screen(view: View, past: Sequence[PastTurn]) -> list[str]:
-    """Returns the lines to show: messages since the seat's last turn but its own replies, and the legal actions."""
+    """Returns the lines to show: messages since the seat's last turn but its own reply, tools, legal actions."""
     seen = past[-1].num_messages if past and past[-1].view_epoch == view.view_epoch else 0
     lines = ["", f"--- {visible(view.seat)}, your turn{f' (attempt {view.attempt + 1})' if view.attempt else ''} ---"]
-    lines += [visible(message_text(message)) for message in view.messages[seen:] if message["role"] != "assistant"]
+    news = view.messages[seen:]
+    if seen and news and news[0]["role"] == "assistant":
+        news = news[1:]  # the seat's own reply
+    for message in news:
+        # what else stands in the seat's name are worked examples of the game
+        lines.append(f"{'example reply: ' * (message['role'] == 'assistant')}{visible(message_text(message))}")
     for tool in view.tools:
         names = ", ".join(tool["parameters"].get("properties", ()))
         lines.append(visible(f"tool: {tool['name']}({names}): {tool['description']}"))

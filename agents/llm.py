@@ -105,7 +105,7 @@ class LLMAgent:
         self.policy: str | None = policy
         self.settings = settings or Settings()
         if self.settings.guided and not engine.takes_grammar:
-            raise UsageError(f"guided=True needs --engine.kind vllm; the {engine.name} engine samples freely")
+            raise UsageError(f"guided=True needs --engine vllm; the {engine.name} engine samples freely")
         self._policy = policy
         self._engine = engine
         self._chat = chat

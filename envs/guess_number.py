@@ -35,7 +35,7 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.parsing import IllegalReply, read_choice
+from llm_arena.parsing import IllegalReply, read_choice, strip_thinking
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 MOST = 1_000_000
@@ -54,7 +54,8 @@ def read_number(reply: Reply, low: int, high: int) -> int:
     Raises:
         IllegalReply: there is none, there are two different ones, or it is out of the range.
     """
-    found = dict.fromkeys(_NUMBER.findall(reply))
+    # thoughts may hold as many numbers as they like
+    found = dict.fromkeys(_NUMBER.findall(strip_thinking(reply)))
     if len(found) > _DIFFERENT:
         raise IllegalReply(Cause.UNPARSABLE, _hint(low, high))
     inside = [number for number in found if low <= int(number) <= high]
@@ -126,7 +127,7 @@ class GuessNumber(ArenaEnv):
         guesses: how many guesses each guesser has.
         hints: whether a wrong guess is answered with higher or lower.
         guessers: how many seats guess in turn, 1 to 8.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all guesses and retries.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all guesses.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -149,10 +150,8 @@ class GuessNumber(ArenaEnv):
             raise UsageError(f"{self.id}: low={low}, high={high}; expected low below high")
         if not isinstance(hints, bool):
             raise UsageError(f"{self.id}: hints={hints!r}; expected true or false")
-        retries = options.get("retries")
         if options.get("max_turns") is None and isinstance(guessers, int):
-            tries = 1 + (retries if isinstance(retries, int) else 0)
-            options["max_turns"] = max(1, guessers * guesses * tries)
+            options["max_turns"] = max(1, guessers * guesses)  # a bad number of guessers is told below
         super().__init__(counts={"guesser": guessers}, **options)
         self.low, self.high, self.guesses, self.hints = low, high, guesses, hints
         self.zero_sum = guessers > 1 and self.illegal != "penalty"

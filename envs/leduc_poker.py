@@ -11,20 +11,20 @@ Rewards   chips won or lost, from -13 to +13, as in OpenSpiel's leduc_poker (its
           fold -3 and +3. With best play player_0 loses 0.0856 chips a game.
 Ends      with a fold, or with the second round. A reply that is no legal action forfeits 13 chips, as much as the worst
           loss.
-Sees      each player its own card and all actions; both the open card when the second round begins. The other's card is
-          never shown, neither is the open card of a game that ends before.
+Sees      each player its own card and all actions; both the open card when the second round begins. No view ever shows
+          the other's card; after a showdown the outcome, which both infos then hold, tells both cards. After a fold
+          nobody learns them, nor the open card of a game that ends before the second round.
 Exploits  one game says little: its returns spread by about 4 chips, so an edge of 0.1 chips needs thousands of games
           (use both seats on the same seeds). Beating one opponent isn't playing well: whoever bets always beats one
           that folds too much, and can be beaten by much more. `exploitability` in llm_arena/problems/leduc_cfr.py
           measures the distance from an equilibrium for anybody whose probabilities are known. An opponent that forfeits
-          gives 13 chips, more than any play: read the counts of illegal replies beside the rewards.
+          gives 13 chips at once, the most that play can win and seldom does: read the counts of illegal replies beside
+          the rewards.
 Baseline  `cfr`: the average strategy of 2000 iterations of CFR+; exploitability 0.0001 chips a game. `python -m
           llm_arena.problems.leduc_cfr` makes its table again.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class LeducPoker(ArenaEnv):
     """Leduc poker: one card each, one open card, two rounds of betting; value -0.0856 for the first player.
 
     Args:
-        options: those of `ArenaEnv`; `max_turns` leaves room for the longest game and all retries.
+        options: those of `ArenaEnv`; `max_turns` leaves room for the longest game.
     """
 
     id = "leduc-poker-v0"
@@ -75,12 +75,6 @@ class LeducPoker(ArenaEnv):
     )
     forfeit_cost = 13.0
     baselines = {"cfr": cfr}
-
-    def __init__(self, **options: Any) -> None:
-        retries = options.get("retries")
-        if options.get("max_turns") is None and isinstance(retries, int):
-            options["max_turns"] = max(1, type(self).max_turns * (1 + retries))
-        super().__init__(**options)
 
     def begin(self, rng: np.random.Generator) -> str:
         """Deals a card to each player, and one face down."""

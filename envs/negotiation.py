@@ -3,10 +3,12 @@
 Roles     player_0 and player_1 write messages in turn; player_0 begins.
 Problem   five to seven items of three kinds, and each player's value for each kind, drawn by the episode's generator:
           all items together are worth 10 to each player, every kind is worth something to somebody, and some kind to
-          both (Lewis et al. 2017; llm_arena/problems/bargaining.py).
+          both (Lewis et al. 2017; llm_arena/problems/bargaining.py). `split` holds about every fifth of the 519
+          different tasks back; exchanging the players or the kinds makes no different task.
 Actions   any text, then one line: `PROPOSE: books 1, hats 2, balls 0` (what the speaker keeps; the other gets the
           rest), `ACCEPT` (the proposal of the message before), or `WALK` (ends the game). Of several such lines the
-          last counts; thoughts are left out. A proposal names every kind once. The other player is shown the text as a
+          last counts. Thoughts don't count, nor does the last line of a reply that was cut by its token cap: after
+          `ACCEPT` there may have come more. A proposal names every kind once. The other player is shown the text as a
           quotation of at most 600 characters, and the proposal in the game's own words; what the text says binds
           nobody.
 Rewards   the own value of the deal / 10, times `discount` for each round before the deal's (a round is a message of
@@ -21,14 +23,21 @@ Outcome   scores are the values of the deal in points, before discounts. Winner 
           The last move's action has a report: whether the deal is Pareto-efficient, its distance to the nearest
           efficient deal's values, the Nash bargaining point (the greatest product of both values; of equal ones the
           greater sum, the smaller difference, then the most for player_0), and the greatest sum of values of any deal.
-Sees      each player the items, its own values and all messages; never the other's values, not even at the end.
+Sees      each player the items, its own values and all messages; never the other's values. When the game is over the
+          outcome, which both infos hold, tells both players' points and those of the Nash point, and no view does.
 Exploits  ranks reward refusing: a player who takes no deal but a greedy one is never behind. Judge by returns and by
-          the report. Two copies of one policy can agree on a code for their values, which is no negotiation with
+          the report. `nash` gives in to an ultimatum: `stubborn` as player_0, who wants all but one item to the end,
+          gets 0.80 from it, as much as `nash` gets from itself, and leaves it 0.27 instead of 0.66 (mean rewards of 300
+          games); from `fair-share`, which refuses, it gets 0.24. Who learns from one of them learns its weakness: play
+          against both. Two copies of one policy can agree on a code for their values, which is no negotiation with
           others: play them against `nash` and strangers. Nobody is punished for lying about values. Whoever proposes in
           the last message but one makes an ultimatum: swap seats. With `discount=1` delay costs nothing.
-Baseline  `nash` knows only its own values and the proposals: it believes in the other's values by Bayes' rule, proposes
-          what maximises own value ** (2 - progress) * believed value, which ends at the believed Nash point, accepts
-          what is worth as much as its next proposal, and in its last message anything that is worth something.
+Baseline  each knows only its own values and the proposals. `nash` believes in the other's values by Bayes' rule,
+          proposes what maximises own value ** (2 - progress) * believed value, which ends at the believed Nash point,
+          and accepts what is worth as much as its next proposal; when it writes the last message of the game it accepts
+          anything that is worth something. `fair-share` proposes the believed Nash point from the start, and accepts
+          what is worth that much, or as much as it believes the other to get; in the last message half of the latter is
+          enough, and less it refuses. `stubborn` wants all but one item, and takes anything in the last message.
 """
 
 from __future__ import annotations
@@ -46,7 +55,9 @@ from llm_arena.parsing import IllegalReply, quote, strip_thinking
 from llm_arena.problems.bargaining import (
     KINDS,
     TOTAL,
+    Split,
     Triple,
+    believed_values,
     concede,
     deals,
     draw_counts,
@@ -95,16 +106,22 @@ def listed(items: Triple) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in zip(KINDS, items, strict=True))
 
 
-def read_message(text: str) -> tuple[str, str]:
+def read_message(text: str, cut: bool = False) -> tuple[str, str]:
     """Returns (what is said, the last protocol line) of a message without thoughts; the other lines are what is said.
+
+    Args:
+        text: the message.
+        cut: whether it was cut by its length; then its last line is none of the protocol, for it may have gone on.
 
     Raises:
         IllegalReply: there is no protocol line (unparsable).
     """
     said: list[str] = []
     found = ""
-    for line in text.splitlines():
-        bare = line.strip(_WRAPPING)
+    lines = text.splitlines()
+    unfinished = len(lines) - 1 if cut and text.endswith(lines[-1]) else -1
+    for number, line in enumerate(lines):
+        bare = "" if number == unfinished else line.strip(_WRAPPING)
         if bare.upper() in (ACCEPT, WALK, "WALK AWAY"):
             found = bare.upper().split()[0]
         elif _PROPOSE.match(bare):
@@ -135,13 +152,19 @@ def read_proposal(line: str, counts: Triple) -> Triple:
     return named["books"], named["hats"], named["balls"]
 
 
+def _told(view: View) -> tuple[Triple, Triple, list[Triple], float]:
+    """Returns the items, the own values, what the other wanted to keep by proposal, and what ACCEPT would give."""
+    facts = view.facts
+    mine = tuple(facts["values"])
+    kept = [tuple(offer["keeps"]) for offer in facts["offers"] if offer["by"] != view.seat]
+    return tuple(facts["counts"]), mine, kept, 0 if facts["offered"] is None else worth(mine, facts["offered"])
+
+
 def nash(view: View, rng: np.random.Generator) -> str:
     """Concedes towards the Nash point that it believes in from its own values and the other's proposals."""
     facts = view.facts
-    counts, mine = tuple(facts["counts"]), tuple(facts["values"])
-    kept = [tuple(offer["keeps"]) for offer in facts["offers"] if offer["by"] != view.seat]
+    counts, mine, kept, offered = _told(view)
     last = facts["messages"] - 1
-    offered = 0 if facts["offered"] is None else worth(mine, facts["offered"])
     if facts["message"] == last:
         return ACCEPT if offered > 0 else WALK
     progress = min(facts["message"] / (last - 1), 1.0) if last > 1 else 1.0
@@ -151,13 +174,37 @@ def nash(view: View, rng: np.random.Generator) -> str:
     return f"I would like this.\n{proposal(plan)}"
 
 
+def fair_share(view: View, rng: np.random.Generator) -> str:
+    """Wants the Nash point that it believes in, and in the end half as much as it believes the other to get."""
+    facts = view.facts
+    counts, mine, kept, offered = _told(view)
+    plan, last = concede(counts, mine, kept, 1.0), facts["message"] == facts["messages"] - 1
+    if offered > 0:
+        theirs = worth(believed_values(counts, mine, kept), kept[-1])
+        if offered >= min(worth(mine, plan), theirs / 2 if last else theirs):
+            return ACCEPT
+    return WALK if last else f"I want a fair deal.\n{proposal(plan)}"
+
+
+def stubborn(view: View, rng: np.random.Generator) -> str:
+    """Wants all but the one item that it can best do without; in the last message it takes what it can get."""
+    facts = view.facts
+    counts, mine, _, offered = _told(view)
+    last = facts["message"] == facts["messages"] - 1
+    if offered > 0 and (last or offered >= TOTAL - min(mine)):
+        return ACCEPT
+    plan = max((kept for kept in deals(counts) if kept != counts), key=lambda kept: worth(mine, kept))
+    return WALK if last else f"This is my only offer.\n{proposal(plan)}"
+
+
 class Negotiation(ArenaEnv):
     """Two players divide books, hats and balls; each knows only its own values.
 
     Args:
         rounds: how many messages each player may write, 1 to 50.
         discount: what a deal's value is multiplied with for each round before it, above 0, up to 1.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all messages and retries.
+        split: where tasks are drawn from, `train` or `heldout`.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all messages.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -167,18 +214,19 @@ class Negotiation(ArenaEnv):
     summary = "Two players with secret values divide books, hats and balls by talking and proposing."
     roles = {"player": 2}
     hidden = ("values",)
-    baselines = {"nash": nash}
+    baselines = {"nash": nash, "fair-share": fair_share, "stubborn": stubborn}
 
-    def __init__(self, *, rounds: int = 5, discount: float = 1.0, **options: Any) -> None:
+    def __init__(self, *, rounds: int = 5, discount: float = 1.0, split: Split = "train", **options: Any) -> None:
         if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 50:
             raise UsageError(f"{self.id}: rounds={rounds!r}; expected a whole number from 1 to 50")
         if not isinstance(discount, int | float) or isinstance(discount, bool) or not 0 < discount <= 1:
             raise UsageError(f"{self.id}: discount={discount!r}; expected a number above 0, up to 1")
+        if split not in ("train", "heldout"):
+            raise UsageError(f"{self.id}: split={split!r}; expected train or heldout")
         if options.get("max_turns") is None:
-            retries = options.get("retries")
-            options["max_turns"] = max(1, 2 * rounds * (1 + (retries if isinstance(retries, int) else 0)))
+            options["max_turns"] = 2 * rounds
         super().__init__(**options)
-        self.rounds, self.discount = rounds, float(discount)
+        self.rounds, self.discount, self.split = rounds, float(discount), split
 
     def begin(self, rng: np.random.Generator) -> str:
         """Draws the items and the values, and asks player_0."""
@@ -194,7 +242,7 @@ class Negotiation(ArenaEnv):
 
     def deal(self, rng: np.random.Generator) -> None:
         """Draws both players' values."""
-        first, second = draw_values(self.counts, rng)
+        first, second = draw_values(self.counts, rng, self.split)
         self.values = {"player_0": first, "player_1": second}
 
     def grammar(self, seat: str) -> Json:
@@ -228,10 +276,10 @@ class Negotiation(ArenaEnv):
 
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes one message."""
-        text = strip_thinking(reply).strip()
-        if not text:
+        text = strip_thinking(reply)
+        if not text.strip():
             raise IllegalReply(Cause.EMPTY, HINT)
-        said, line = read_message(text)
+        said, line = read_message(text, reply.finish == "length")
         if line == WALK:
             return self._close(f"no deal: {seat} walks away", None, {"walk": True})
         if line == ACCEPT:

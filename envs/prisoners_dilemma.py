@@ -9,20 +9,31 @@ Rewards   points, paid when a round is over. Both cooperate: `reward` (R) each; 
           1980); T > R > P > S and 2R > T + S are required. Worked, 10 rounds: always-defect against tit-for-tat gets 5
           + 9 * 1 = 14, tit-for-tat 0 + 9 * 1 = 9; tit-for-tat against itself 30 each. The return is the sum: divide it
           by the rounds to compare games of different length.
-Ends      after `rounds` rounds (default 10). With `continuation` = c, 0 < c <= 0.95, each round from the last of those
-          on is followed by another with probability c (at most 1000 rounds in all): with rounds=1 and c=0.9 a game has
-          10 rounds on average, and none is known to be the last.
-Illegal   a missing choice pays its seat S (or 0, if S is more) and the other R, so that nobody gains by it, and nobody
-          much by making the other miss one. Under `forfeit` that holds for this round and all that were to come; the
-          game ends with the phase, and is lost. Under `skip` it holds for this round; a missing message is silence.
+Noise     with `noise` = e, 0 < e <= 0.5 (default 0), each choice comes out as the other one with probability e, drawn
+          anew for each choice; what came out is paid, seen and in the history. Its own player is told what it had
+          chosen, the other isn't. Worked: two of tit-for-tat are equally often in each of the four states, whatever e
+          is, and get (T + R + P + S) / 4 = 2.25 a round; of win-stay-lose-shift, which mends a slip in two rounds, two
+          get 2.90 with e=0.02.
+Ends      after `rounds` rounds (default 10). With `continuation` = c, 0.05 <= c <= 0.95 (and at most 500 `rounds`),
+          each round from the last of those on is followed by another with probability c: with rounds=1 and c=0.9 a game
+          has 10 rounds on average, and none is known to be the last. After round 1000 none follows, which fewer than
+          one game in 10 ** 11 reaches.
+Illegal   a missing choice pays its seat S (or 0, if S is more) and the other P: what always-defect is sure of anyhow,
+          so that nobody gains by missing one, and making the other miss one pays no more than defecting. Under
+          `forfeit` that holds for this round and all that were to come; the game ends with the phase, and is lost.
+          Under `skip` it holds for this round; a missing message is silence.
 Outcome   scores are the points. Winner and ranks go by points: who has more has won, though no game is won that way.
-Sees      each player both choices after each round, and the rules, with `continuation` too. How many rounds there will
-          be is drawn at the start and hidden from both where `continuation` is given.
+Sees      each player both choices after each round, and the rules, with `continuation` and `noise` too. How many rounds
+          there will be is drawn at the start and hidden from both where `continuation` is given; which choices slip is
+          drawn when both have chosen.
 Exploits  winning is not the aim: always-defect never has fewer points than its opponent, hence the best rank, while two
           of them get 1 a round where cooperators get 3. Compare mean returns over many opponents, not wins. With a
           known last round defecting in it costs nothing, and by backward induction neither does defecting in all: use
-          `continuation` to study cooperation. Two copies of one policy can learn to know each other and cooperate with
-          nobody else; play them against the six strategies. Nothing but the opponent punishes a lie in a message.
+          `continuation` to study cooperation. Who makes the other fail, e.g. by a message that leads it astray, has won
+          the game, and P a round: no more than by defecting, but it ranks first. Read the counts of illegal replies
+          beside returns and ranks. Two copies of one policy can learn to know each other and cooperate with nobody
+          else; play them against the six strategies. With `noise` a defection can pass for a slip. Nothing but the
+          opponent punishes a lie in a message.
 Baseline  always-cooperate, always-defect; tit-for-tat (Rapoport) repeats the other's last choice; generous-tit-for-tat
           forgives a defection with probability min(1 - (T - R) / (R - S), (R - P) / (T - P)) (Nowak and Sigmund 1992),
           1/3 by default; grim-trigger defects for ever after one defection; win-stay-lose-shift (Pavlov; Nowak and
@@ -32,7 +43,6 @@ Baseline  always-cooperate, always-defect; tit-for-tat (Rapoport) repeats the ot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -47,6 +57,9 @@ C, D = "cooperate", "defect"
 ACTIONS = (C, D)
 OTHER = {"player_0": "player_1", "player_1": "player_0"}
 MOST_ROUNDS = 1000
+MOST_SURE = 500
+"""With `continuation` at most so many rounds are sure, so that the end at MOST_ROUNDS plays no part."""
+MOST_POINTS = 1e6
 MOST_CHARACTERS = 300
 """Characters of a message that the other player is shown."""
 SAYINGS = ("Let us both cooperate.", "I will cooperate.", "I will defect.", "I will do what you did last.", "Hello.")
@@ -109,13 +122,15 @@ class PrisonersDilemma(ArenaEnv):
 
     Args:
         rounds: rounds that are played for sure, 1 to 1000.
-        continuation: probability that another round follows each from the last of those on; None: none follows.
+        continuation: probability that another round follows each from the last of those on, 0.05 to 0.95; None: none
+            follows. `rounds` is then at most 500.
         temptation: T, for defecting alone.
         reward: R, for cooperating together.
         punishment: P, for defecting together.
         sucker: S, for cooperating alone.
         talk: whether both write a message before each round.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all rounds and retries.
+        noise: probability that a choice comes out as the other one, 0 to 0.5.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all rounds.
 
     Raises:
         UsageError: an argument is out of its range, or the payoffs are no prisoner's dilemma.
@@ -137,30 +152,34 @@ class PrisonersDilemma(ArenaEnv):
         punishment: float = 1,
         sucker: float = 0,
         talk: bool = False,
+        noise: float = 0.0,
         **options: Any,
     ) -> None:
         if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= MOST_ROUNDS:
             raise UsageError(f"{self.id}: rounds={rounds!r}; expected a whole number from 1 to {MOST_ROUNDS}")
-        if continuation is not None and not (_number(continuation) and 0 < continuation <= 0.95):
-            raise UsageError(
-                f"{self.id}: continuation={continuation!r}; expected a probability above 0, up to 0.95, or None"
-            )
+        if continuation is not None:
+            if not _number(continuation) or not 0.05 <= continuation <= 0.95:
+                raise UsageError(
+                    f"{self.id}: continuation={continuation!r}; expected a probability from 0.05 to 0.95, or None"
+                )
+            if rounds > MOST_SURE:
+                raise UsageError(f"{self.id}: rounds={rounds}; with continuation expected at most {MOST_SURE}")
         self.payoffs = (temptation, reward, punishment, sucker)
         t, r, p, s = self.payoffs
         if not all(map(_number, self.payoffs)) or not t > r > p > s or not 2 * r > t + s:
             raise UsageError(
-                f"{self.id}: temptation={t!r}, reward={r!r}, punishment={p!r}, sucker={s!r}; expected numbers with "
-                "temptation > reward > punishment > sucker and 2 * reward > temptation + sucker, e.g. 5, 3, 1, 0"
+                f"{self.id}: temptation={t!r}, reward={r!r}, punishment={p!r}, sucker={s!r}; expected numbers "
+                f"within {MOST_POINTS:.0f} of 0, temptation > reward > punishment > sucker and "
+                "2 * reward > temptation + sucker"
             )
         if not isinstance(talk, bool):
             raise UsageError(f"{self.id}: talk={talk!r}; expected true or false")
+        if not _number(noise) or not 0 <= noise <= 0.5:
+            raise UsageError(f"{self.id}: noise={noise!r}; expected a probability from 0 to 0.5")
         if options.get("max_turns") is None:
-            retries = options.get("retries")
-            tries = 1 + (retries if isinstance(retries, int) else 0)
-            longest = rounds if continuation is None else MOST_ROUNDS
-            options["max_turns"] = max(1, 2 * (1 + talk) * longest * tries)
+            options["max_turns"] = 2 * (1 + talk) * (rounds if continuation is None else MOST_ROUNDS)
         super().__init__(**options)
-        self.rounds, self.continuation, self.talk = rounds, continuation, talk
+        self.rounds, self.continuation, self.talk, self.noise = rounds, continuation, talk, noise
         if continuation is not None:
             self.hidden = ("length",)
 
@@ -203,6 +222,7 @@ class PrisonersDilemma(ArenaEnv):
             "round": len(self.history) + 1,
             "rounds": self.rounds,
             "continuation": self.continuation,
+            "noise": self.noise,
             "payoffs": list(self.payoffs),
             "history": [[chosen[seat], chosen[other]] for chosen in self.history],
             "heard": self.heard[other],
@@ -218,7 +238,7 @@ class PrisonersDilemma(ArenaEnv):
         return self._answered(seat, message)
 
     def forfeit(self, seat: str, cause: Cause) -> Move:
-        """Pays S (at most 0) for all rounds to come, the other R; the other still answers in this phase."""
+        """Pays S (at most 0) for all rounds to come, the other P; the other still answers in this phase."""
         if self.overflow_seat == seat:
             return Move(rewards=self._forfeited([seat]))
         self.out[seat] = cause
@@ -252,8 +272,9 @@ class PrisonersDilemma(ArenaEnv):
             return Move(next=self.possible_agents, action=answer)
         return self._paid(answers, answer)
 
-    def _paid(self, chosen: dict[str, str | None], answer: str | None) -> Move:
+    def _paid(self, meant: dict[str, str | None], answer: str | None) -> Move:
         """Pays a round, and opens the next or ends the game."""
+        chosen = {seat: self._slipped(choice) for seat, choice in meant.items()} if self.noise else meant
         rewards = {seat: self._payoff(chosen[seat], chosen[OTHER[seat]]) for seat in self.possible_agents}
         self._score(rewards)
         self.history.append(chosen)
@@ -262,26 +283,31 @@ class PrisonersDilemma(ArenaEnv):
         self.talking, self.heard = self.talk, dict.fromkeys(self.possible_agents)
         for seat in self.possible_agents:
             other = OTHER[seat]
+            slip = "" if chosen[seat] == meant[seat] else f" by mistake (you chose {meant[seat]})"
             self.tell(
                 seat,
-                f"You: {chosen[seat] or 'no choice'}. {other}: {chosen[other] or 'no choice'}. You get "
+                f"You: {chosen[seat] or 'no choice'}{slip}. {other}: {chosen[other] or 'no choice'}. You get "
                 f"{rewards[seat]:g}, {other} gets {rewards[other]:g}.\n\n{self._ask(seat)}",
             )
         return Move(next=self.possible_agents, rewards=rewards, action=answer)
+
+    def _slipped(self, choice: str | None) -> str | None:
+        """Returns what comes out of a choice; none stays none."""
+        return choice if choice is None or self.rng.random() >= self.noise else (D if choice == C else C)
 
     def _payoff(self, mine: str | None, theirs: str | None) -> float:
         t, r, p, s = self.payoffs
         if mine is None:
             return min(s, 0.0)
         if theirs is None:
-            return r
+            return p
         return (r if theirs == C else s) if mine == C else (t if theirs == C else p)
 
     def _forfeited(self, out: Collection[str]) -> dict[str, float]:
         """Returns what the rest of the game pays when the seats in `out` have left it."""
         left = self.length - len(self.history)
-        _, r, _, s = self.payoffs
-        rewards = {seat: left * (min(s, 0.0) if seat in out else r) for seat in self.possible_agents}
+        _, _, p, s = self.payoffs
+        rewards = {seat: left * (min(s, 0.0) if seat in out else p) for seat in self.possible_agents}
         self._score(rewards)
         return rewards
 
@@ -305,10 +331,13 @@ class PrisonersDilemma(ArenaEnv):
         if self.continuation is not None:
             sure = "" if self.rounds == 1 else f"There are at least {self.rounds} rounds; "
             length = f"{sure}{after} another round follows with probability {self.continuation:g}."
+        noise = ""
+        if self.noise:
+            noise = f" With probability {self.noise:g} a choice comes out as the other one, by mistake."
         return (
             f"You are {seat} and play with {OTHER[seat]}. In each round both of you choose at once: cooperate or "
             f"defect. Both cooperate: each gets {r:g}. Both defect: each gets {p:g}. If only one defects, that one "
-            f"gets {t:g} and the other {s:g}. {length[0].upper()}{length[1:]} Get as many points as you can."
+            f"gets {t:g} and the other {s:g}. {length[0].upper()}{length[1:]}{noise} Get as many points as you can."
         )
 
     def _ask(self, seat: str) -> str:
@@ -324,4 +353,4 @@ class PrisonersDilemma(ArenaEnv):
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_POINTS  # no NaN

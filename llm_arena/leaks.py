@@ -25,6 +25,7 @@ TWINS = 3
 """Other deals that each of them is compared with, at most."""
 
 _SEARCH = 200
+_TURNS = 200
 _BAD = ("?", "0", "no idea, 7 or 12", "<answer>x</answer>")
 
 
@@ -93,7 +94,9 @@ def _dealt(env: ArenaEnv, seed: int, other_seed: int | None = None, keeps: str |
 def _compare(env: ArenaEnv, seat: str, seed: int, other_seed: int, own_entries: bool) -> None:
     left, right = _dealt(env, seed), _dealt(env, seed, other_seed, seat if own_entries else None)
     rng = np.random.default_rng(seed)
-    while not (left.over or right.over):
+    for _ in range(_TURNS):
+        if left.over or right.over:
+            return
         if left.pending != right.pending or _json(left.knows(seat)) != _json(right.knows(seat)):
             return
         mine, other = _seen(left, seat), _seen(right, seat)

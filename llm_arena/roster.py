@@ -159,6 +159,9 @@ def _creator(name: str, env_id: str | None, baselines: Mapping[str, Baseline]) -
         if player not in known:
             has = f"it has: {', '.join(known)}" if known else "it has none"
             raise UnknownName(f'{game} has no scripted player "{player}"; {has}.{did_you_mean(player, known)}')
+        if env_id is not None and known[player] not in baselines.values():
+            has = ", ".join(baselines) or "none"
+            raise UsageError(f'"{name}" plays {game} and can\'t read {env_id}, whose scripted players are: {has}')
         return _Creator(name, BaselineAgent, name, known[player])
     if name and not colon and (name in KNOWN_MODELS or os.path.isdir(name)):
         return _creator(f"llm:{name}", env_id, baselines)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import llm_arena
-from llm_arena.problems.connect_four_search import COLUMNS, best_column, has_four, landing, threats
+from llm_arena.errors import UsageError
+from llm_arena.problems.connect_four_search import COLUMNS, Search, best_column, has_four, landing, threats
 from llm_arena.types import Cause
 from openspiel_parts import plays_alike
 
@@ -212,6 +213,76 @@ def test_search_beats_random_play_from_both_seats():
     assert np.median(seconds) < 0.05  # the median, for other work on the machine stretches single moves
 
 
+@pytest.mark.parametrize(
+    ("stronger", "weaker", "seeds"),
+    [
+        ("search", "search-4", 25),
+        ("search-4", "search-2", 60),
+        ("search-2", "win-or-block", 15),
+        ("win-or-block", None, 20),
+    ],
+)
+def test_each_scripted_player_beats_the_next_weaker_one(stronger, weaker, seeds):
+    env, rng, results = llm_arena.make("connect-four-v0", opening=8), np.random.default_rng(0), []
+    for seed in range(seeds):
+        for mine in env.possible_agents:
+            env.reset(seed=seed)
+            while not env.over:
+                seat = env.agent_selection
+                name = stronger if seat == mine else weaker
+                env.step(env.baselines[name](env.view(seat), rng) if name else env.sample_reply(seat, rng))
+            results.append(env.returns[mine])
+    assert np.mean(results) - 1.96 * np.std(results) / np.sqrt(len(results)) > 0
+
+
+def test_a_search_looks_no_further_than_it_may(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Search, "value", lambda self, mine, occupied, depth, alpha, beta: asked.append(depth) or 0)
+    for most in (1, 2, 4):
+        asked.clear()
+        best_column(*columns("4455"), np.random.default_rng(0), most_moves=most)
+        assert set(asked) == set(range(most))
+
+
+def test_win_or_block_does_what_it_says():
+    env, rng = llm_arena.make("connect-four-v0"), np.random.default_rng(0)
+    for moves, answers in [("414141", {"4"}), ("41414", {"4"}), ("112233", {"4"}), ("4", set("1234567"))]:
+        env = played(moves)
+        drawn = {env.baselines["win-or-block"](env.view(env.agent_selection), rng) for _ in range(100)}
+        assert drawn == answers
+
+
+@pytest.mark.parametrize("number", [1, 5, 8, 16])
+def test_an_opening_is_drawn_and_decides_nothing(number):
+    env, seen = llm_arena.make("connect-four-v0", opening=number), set()
+    for seed in range(60):
+        env.reset(seed=seed)
+        assert env.agent_selection == f"player_{number % 2}"
+        assert [stones.bit_count() for stones in env.stones.values()] == [(number + 1) // 2, number // 2]
+        board = "".join(env.rows)
+        assert (board.count("X"), board.count("O")) == ((number + 1) // 2, number // 2)
+        occupied = env.stones["player_0"] | env.stones["player_1"]
+        assert not any(threats(stones, occupied) & landing(occupied) for stones in env.stones.values())
+        assert not any(map(has_four, env.stones.values()))
+        again = played(map(str, env.moves))  # the same position as by play
+        assert again.rows == env.rows and again.stones == env.stones
+        for seat in env.possible_agents:
+            assert f"Moves made already: {number}." in env.observe(seat)["messages"][1]["content"]
+        assert "Board:" in env.observe(env.agent_selection)["messages"][-1]["content"]
+        seen.add(tuple(env.moves))
+    assert len(seen) == 7 if number == 1 else len(seen) > 50
+    env.reset(seed=3)
+    moves = list(env.moves)
+    env.reset(seed=3)
+    assert env.moves == moves
+
+
+@pytest.mark.parametrize("opening", [-1, 17, 2.0, True, "4"])
+def test_openings_out_of_range_are_told(opening):
+    with pytest.raises(UsageError, match="opening=.*expected a whole number from 0 to 16"):
+        llm_arena.make("connect-four-v0", opening=opening)
+
+
 def test_the_same_seed_searches_alike_and_others_vary():
     found = [best_column(*columns("4444441"), np.random.default_rng(seed)) for seed in (1, 1)]
     assert found[0] == found[1]
@@ -226,6 +297,6 @@ def test_it_plays_like_openspiel():
         plays_alike(env, "connect_four", numbers, seed)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"retries": 1}, {"illegal": "random_legal"}])
+@pytest.mark.parametrize("arguments", [{}, {"retries": 1}, {"illegal": "random_legal"}, {"opening": 7}])
 def test_it_is_a_well_behaved_env(arguments):
     llm_arena.check_env(llm_arena.make("connect-four-v0", **arguments), seed=5)

@@ -199,6 +199,8 @@ def test_an_overflow_that_forfeits_asks_nobody():
         ("**37**", Cause.LEGAL),
         ("It is not 50.\nACTION: 37", Cause.LEGAL),
         ("<think>[12] or [13]?</think>37", Cause.LEGAL),
+        (f"<think>{', '.join(map(str, range(1, 61)))}</think>[37]", Cause.LEGAL),  # as many numbers as it likes
+        ("<think>37", Cause.UNPARSABLE),
         ("0", Cause.ILLEGAL),
         ("101", Cause.ILLEGAL),
         ("[1234567]", Cause.ILLEGAL),
@@ -281,6 +283,15 @@ def test_planted_leaks_are_caught(leaky, where):
     secrets_are_kept(llm_arena.make("guess-number-v0", guessers=2), 0)
     with pytest.raises(EnvContractError, match=f"learns something.*from its {where}"):
         secrets_are_kept(leaky(), 0)
+
+
+def test_the_limit_of_turns_is_a_whole_game_whatever_the_retries():
+    for retries in (0, 3):
+        assert llm_arena.make("guess-number-v0", guessers=2, guesses=4, retries=retries).max_turns == 8
+    env = hiding(37, guesses=2, retries=2)
+    for reply in ("x", "x", "1", "x", "x", "2"):
+        env.step(reply)
+    assert env.ending is Ending.TERMINATED
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,18 @@ def test_a_person_is_shown_only_what_is_new(terminal: Callable[..., Terminal]) -
     assert game.exit_code() == 1
 
 
+def test_a_worked_example_is_shown_with_its_reply(arena: Run) -> None:
+    typed = "not an attack\nNO FLAW\n"
+    done = arena("play", "adversary-v0", "--seat", "adversary_0", "--agents", "exact", "--seed", "5", stdin=typed)
+    assert done.returncode == 0
+    first, again = done.stdout.split("your turn (attempt 2)")
+    assert [line.partition(":")[0] for line in first.splitlines() if line.startswith("example")] == [
+        "example reply"
+    ] * 2
+    assert "example reply: 2 + 5 is 7" in first
+    assert "example" not in again and ": not an attack" not in again.partition("the game is over")[0]
+
+
 def test_ctrl_d_leaves_the_game(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     game = terminal("play", "kuhn-poker-v0", "--seat", "player_0", "--traces", "t.jsonl")
     game.wait_for("player_0> ")

@@ -189,6 +189,29 @@ def test_the_open_card_is_told_when_it_lies_open_and_not_before():
     )
 
 
+def test_cards_are_told_in_the_outcome_after_a_showdown_alone():
+    env = dealt("J", "Q", "K")
+    for _ in range(4):
+        env.step("check")
+    shown = "player_0 shows J, player_1 shows Q, the open card is K"
+    assert all(info["outcome"]["reason"] == shown for info in env.infos.values())
+    assert not any("shows" in str(env.observe(seat)) for seat in env.possible_agents)
+    for line in ("bet fold", "check check bet fold"):
+        env = dealt("J", "Q", "K")
+        for action in line.split():
+            env.step(action)
+        assert all(info["outcome"]["reason"].endswith("folds") for info in env.infos.values())
+
+
+def test_retries_leave_room_for_the_longest_game():
+    env = dealt("J", "K", "J", retries=1)
+    assert env.max_turns == 8
+    for action in ["check", "bet", "raise", "call", "check", "bet", "raise", "call"]:
+        env.step("all in")
+        env.step(action)
+    assert env.returns == {"player_0": 13, "player_1": -13}
+
+
 class Facts(LeducPoker):
     def facts(self, seat):
         return {**super().facts(seat), "next": self.board}

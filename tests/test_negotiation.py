@@ -23,6 +23,7 @@ from llm_arena.problems.bargaining import (
     points,
     report,
     rest,
+    split_of,
     value_vectors,
     worth,
 )
@@ -153,7 +154,9 @@ def test_a_forfeit_costs_more_than_walking_away():
         (f"I will not\nACCEPT\n{OFFER}", (1, 0, 3)),
         (f"<think>\nACCEPT\nWALK</think>{OFFER}", (1, 0, 3)),
         (f"{OFFER}\nThat is fair.", (1, 0, 3)),
-        (Reply(OFFER, "length"), (1, 0, 3)),
+        (Reply(f"{OFFER}\n", "length"), (1, 0, 3)),
+        (Reply(f"{OFFER}\nThat is f", "length"), (1, 0, 3)),
+        (Reply(f"{OFFER}\nWALK", "length"), (1, 0, 3)),  # what WALK would have become is not known
     ],
 )
 def test_proposals_are_read(reply, keeps):
@@ -177,6 +180,9 @@ def test_proposals_are_read(reply, keeps):
         ("I propose: nothing", Cause.UNPARSABLE),
         ("ACCEPT it or leave it", Cause.UNPARSABLE),
         ("ACCEPT", Cause.ILLEGAL),
+        (f"> {OFFER}", Cause.UNPARSABLE),  # a quotation
+        (Reply(OFFER, "length"), Cause.LENGTH),
+        (Reply("WALK", "length"), Cause.LENGTH),
         (f"<think>{OFFER}", Cause.UNPARSABLE),
         (f"<think>{OFFER}</think>", Cause.EMPTY),
         (f"{OFFER}\nPROPOSE: all of it", Cause.UNPARSABLE),  # what is meant last can't be read
@@ -194,6 +200,17 @@ def test_acceptance_is_read(reply):
     env.step(OFFER)
     env.step(reply)
     assert env.returns["player_1"] == 0.8
+
+
+def test_the_last_line_of_a_cut_reply_accepts_nothing():
+    env = fixed()
+    env.step(OFFER)
+    env.step(Reply("I can not\nACCEPT", "length"))
+    assert env.last_step.cause is Cause.LENGTH and env.returns == {"player_0": 0.0, "player_1": -1.0}
+    env = fixed()
+    env.step(OFFER)
+    env.step(Reply("Fine.\nACCEPT\nAnd so", "length"))
+    assert env.returns == {"player_0": 1.0, "player_1": 0.8}
 
 
 def test_hostile_text_is_quoted_and_can_not_propose():
@@ -230,10 +247,46 @@ def test_tasks_are_as_in_the_paper():
     assert seen == set(all_counts())
 
 
-def test_every_pool_has_values_that_fit():
+def test_every_pool_has_values_that_fit_in_both_splits():
+    tasks, held = 0, 0
+    different = set()
     for counts in all_counts():
-        vectors = value_vectors(counts)
-        assert any(fit(a, b) for a, b in itertools.product(vectors, repeat=2)), counts
+        pairs = [(a, b) for a, b in itertools.product(value_vectors(counts), repeat=2) if fit(a, b)]
+        splits = [split_of(counts, a, b) for a, b in pairs]
+        assert set(splits) == {"train", "heldout"}, counts
+        tasks, held = tasks + len(pairs), held + splits.count("heldout")
+        for a, b in pairs:
+            different.add(min(tuple(sorted(zip(counts, *pair, strict=True))) for pair in ((a, b), (b, a))))
+    assert 0.15 < held / tasks < 0.25
+    assert len(different) == 519  # as the page says
+
+
+def test_a_task_and_its_mirror_images_are_in_one_split():
+    rng = np.random.default_rng(3)
+    for split in ("train", "heldout"):
+        env = llm_arena.make("negotiation-v0", split=split)
+        for seed in range(100):
+            env.reset(seed=seed)
+            first, second = env.values.values()
+            for order in itertools.permutations(range(3)):
+                counts, a, b = (tuple(each[kind] for kind in order) for each in (env.counts, first, second))
+                assert split_of(counts, a, b) == split_of(counts, b, a) == split
+    seen = {draw_values((2, 2, 3), rng, "heldout") for _ in range(200)}
+    assert seen == {
+        (a, b)
+        for a, b in itertools.product(value_vectors((2, 2, 3)), repeat=2)
+        if fit(a, b) and split_of((2, 2, 3), a, b) == "heldout"
+    }
+
+
+def test_the_limit_of_turns_is_a_whole_game_whatever_the_retries():
+    env = fixed(rounds=2, retries=2)
+    assert env.max_turns == 4
+    for _ in range(4):
+        env.step("x")
+        env.step("x")
+        env.step(OFFER)
+    assert env.ending is Ending.TERMINATED and env.outcome.reason == "no deal: that was the last message"
 
 
 def slow_report(counts, kept, first, second):
@@ -281,6 +334,9 @@ def test_beliefs_follow_the_proposals():
 # ---- the scripted player ---------------------------------------------------------------------------------------
 
 
+NAMES = ["nash", "fair-share", "stubborn"]
+
+
 def play(names, seed, **arguments):
     env, rng = llm_arena.make("negotiation-v0", **arguments), np.random.default_rng([seed, 7])
     env.reset(seed=seed)
@@ -310,22 +366,57 @@ def test_nash_against_itself_makes_good_deals():
     assert np.mean([sum(r["values"]) / r["most"] for r in reports]) > 0.9
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("arguments", [{"rounds": 1}, {"rounds": 2, "discount": 0.5}, {"rounds": 3}])
-def test_nash_says_only_what_is_legal(arguments):
+def test_scripted_players_say_only_what_is_legal(arguments, name):
     for seed in range(30):
-        for names in ({"player_0": "nash", "player_1": None}, {"player_0": None, "player_1": "nash"}):
+        for names in ({"player_0": name, "player_1": None}, {"player_0": None, "player_1": name}):
             env = play(names, seed, **arguments)
             assert set(env.stats["player"]) == {"turns"}
 
 
-def test_nash_uses_only_what_it_may_know():
-    """Its move is the same whatever the other's values are."""
+@pytest.mark.parametrize("name", NAMES)
+def test_scripted_players_use_only_what_they_may_know(name):
+    """Their moves are the same whatever the other's values are."""
     env = llm_arena.make("negotiation-v0")
     for seed in range(20):
         env.reset(seed=seed)
-        before = env.baselines["nash"](env.view("player_0"), np.random.default_rng(0))
+        before = env.baselines[name](env.view("player_0"), np.random.default_rng(0))
         env.values["player_1"] = next(v for v in value_vectors(env.counts) if v != env.values["player_1"])
-        assert env.baselines["nash"](env.view("player_0"), np.random.default_rng(0)) == before
+        assert env.baselines[name](env.view("player_0"), np.random.default_rng(0)) == before
+
+
+@pytest.mark.parametrize("mine", ["player_0", "player_1"])
+@pytest.mark.parametrize("name", ["fair-share", "stubborn"])
+def test_the_others_beat_random_play_too(name, mine):
+    other = "player_1" if mine == "player_0" else "player_0"
+    ahead = [
+        env.returns[mine] - env.returns[other] for env in (play({mine: name, other: None}, seed) for seed in range(100))
+    ]
+    assert np.mean(ahead) - 1.96 * np.std(ahead) / np.sqrt(len(ahead)) > 0.1
+
+
+def test_nash_gives_in_to_an_ultimatum_and_fair_share_does_not():
+    """The numbers of the page, of fewer games."""
+
+    def mean(first, second):
+        played = [play({"player_0": first, "player_1": second}, seed).returns for seed in range(120)]
+        return [np.mean([returns[seat] for returns in played]) for seat in ("player_0", "player_1")]
+
+    assert mean("stubborn", "nash") == pytest.approx([0.80, 0.27], abs=0.08)
+    assert mean("nash", "nash") == pytest.approx([0.80, 0.66], abs=0.08)
+    assert mean("stubborn", "fair-share") == pytest.approx([0.24, 0.17], abs=0.08)
+
+
+def test_nash_accepts_anything_in_the_last_message_of_the_game_alone():
+    for rounds_before, answers in ((8, False), (9, True)):
+        env = fixed(rounds=5)
+        for _ in range(rounds_before):
+            env.step("PROPOSE: books 0, hats 2, balls 3")
+        reply = env.baselines["nash"](env.view(env.agent_selection), np.random.default_rng(0))
+        assert env.facts(env.agent_selection)["message"] == rounds_before
+        # the book is left: worth 1 to player_0, 2 to player_1
+        assert (reply == "ACCEPT") is answers
 
 
 # ---- what is hidden, grammar, arguments ------------------------------------------------------------------------
@@ -349,9 +440,13 @@ def test_planted_leaks_are_caught(leaky, where):
         secrets_are_kept(leaky(), 0)
 
 
-def test_values_are_not_told_at_the_end_either():
+def test_values_are_not_told_at_the_end_but_points_are():
     env = play(dict.fromkeys(("player_0", "player_1"), "nash"), 0)
     assert "player_1 values" in env.transcript() and "player_1 values" not in env.transcript("player_0")
+    for seat in env.possible_agents:
+        outcome = env.infos[seat]["outcome"]
+        assert outcome["scores"] == env.outcome.scores and "Nash point" in outcome["reason"]
+        assert "Nash point" not in str(env.observe(seat)) and "values" not in str(outcome)
 
 
 def test_grammars_hold_what_is_sampled_and_what_they_hold_is_legal():
@@ -377,6 +472,9 @@ def test_grammars_hold_what_is_sampled_and_what_they_hold_is_legal():
         ({"rounds": True}, "rounds=True"),
         ({"discount": 0}, "discount=0"),
         ({"discount": 1.1}, "1.1"),
+        ({"discount": 10**400}, "discount=1000"),
+        ({"split": "test"}, "split='test'"),
+        ({"split": ["train"]}, "split=['train']"),
     ],
 )
 def test_arguments_out_of_range_are_told(arguments, said):
@@ -388,6 +486,8 @@ def test_what_the_other_gets_is_the_rest():
     assert rest((1, 2, 3), (1, 0, 2)) == (0, 2, 1)
 
 
-@pytest.mark.parametrize("arguments", [{}, {"rounds": 1}, {"discount": 0.9, "retries": 2}, {"illegal": "skip"}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"rounds": 1}, {"discount": 0.9, "retries": 2}, {"illegal": "skip"}, {"split": "heldout"}]
+)
 def test_it_is_a_well_behaved_env(arguments):
     llm_arena.check_env(llm_arena.make("negotiation-v0", **arguments), seed=5)

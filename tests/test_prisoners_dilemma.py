@@ -152,7 +152,7 @@ def test_nobody_sees_a_choice_before_it_has_chosen():
         assert one.infos["player_1"] == other.infos["player_1"]
 
 
-def test_a_forfeit_pays_s_for_the_rest_and_r_to_the_other():
+def test_a_forfeit_pays_s_for_the_rest_and_p_to_the_other():
     env = reset(rounds=10, sucker=-1)
     env.step(D)
     env.step(C)
@@ -160,8 +160,22 @@ def test_a_forfeit_pays_s_for_the_rest_and_r_to_the_other():
     assert env.agent_selection == "player_1" and not env.over  # the other answers first
     env.step(D)
     assert env.over and env.outcome.reason == "forfeit: player_0 gave unparsable reply"
-    assert env.returns == {"player_0": 5 - 9, "player_1": -1 + 9 * 3}
+    assert env.returns == {"player_0": 5 - 9, "player_1": -1 + 9 * 1}
     assert env.outcome.winners == ["player_1"]
+
+
+@pytest.mark.parametrize("rule", ["forfeit", "skip"])
+@pytest.mark.parametrize("payoffs", [(5, 3, 1, 0), (0, -1, -2, -3)])
+def test_making_the_other_fail_pays_no_more_than_defecting(rule, payoffs):
+    """Whatever the other would have played: always-defect gets at least as much."""
+    arguments = dict(zip(("temptation", "reward", "punishment", "sucker"), payoffs, strict=True))
+    for mine in (C, D):
+        env = reset(illegal=rule, **arguments)
+        while not env.over:
+            env.step(mine if env.agent_selection == "player_0" else "</s>")
+        broken = env.returns["player_0"]
+        assert broken == 10 * payoffs[2]
+        assert all(meet("always-defect", name, **arguments).returns["player_0"] >= broken for name in NAMES)
 
 
 def test_who_forfeits_loses_however_many_points_it_has():
@@ -170,13 +184,13 @@ def test_who_forfeits_loses_however_many_points_it_has():
     env.step(C)
     env.step(D)
     env.step("")
-    assert env.returns == {"player_0": 8, "player_1": 0} and env.outcome.winners == ["player_0"]
+    assert env.returns == {"player_0": 6, "player_1": 0} and env.outcome.winners == ["player_0"]
     env = reset(rounds=2, reward=3)
     env.step(C)
     env.step(D)
     env.step(C)
     env.step("")
-    assert env.returns == {"player_0": 3, "player_1": 5} and env.outcome.winners == ["player_0"]
+    assert env.returns == {"player_0": 1, "player_1": 5} and env.outcome.winners == ["player_0"]
     assert env.outcome.ranks == {"player_0": 1, "player_1": 2}
 
 
@@ -206,7 +220,7 @@ def test_a_skipped_choice_is_a_defection_to_the_strategies():
     env = reset(illegal="skip", rounds=3)
     env.step("what?")
     env.step(C)
-    assert env.returns == {"player_0": 0, "player_1": 3}
+    assert env.returns == {"player_0": 0, "player_1": 1}
     assert env.facts("player_1")["history"] == [[C, None]]
     assert "player_0: no choice" in env.observe("player_1")["messages"][-1]["content"]
     rng = np.random.default_rng(0)
@@ -217,7 +231,7 @@ def test_a_skipped_choice_is_a_defection_to_the_strategies():
 def test_an_overflow_that_forfeits_pays_the_rest_at_once():
     env = reset(rounds=4, overflow="forfeit", sucker=-1)
     env.truncate(Ending.CONTEXT_OVERFLOW, "player_1")
-    assert env.returns == {"player_0": 12, "player_1": -4}
+    assert env.returns == {"player_0": 4, "player_1": -4}
 
 
 def test_the_end_is_drawn_and_unknown():
@@ -236,6 +250,105 @@ def test_the_end_is_drawn_and_unknown():
 def test_the_length_is_a_secret_only_if_it_is_drawn():
     assert reset().hidden == () and reset(continuation=0.5).hidden == ("length",)
     secrets_are_kept(reset(continuation=0.9, rounds=1), 0)
+
+
+def test_the_promise_of_another_round_is_kept_at_the_greatest_number_of_rounds():
+    env = llm_arena.make("prisoners-dilemma-v0", rounds=500, continuation=0.5)
+    assert 0.95**500 < 1e-11  # what the page says of games that reach the end at 1000
+    lengths = []
+    for seed in range(400):
+        env.reset(seed=seed)
+        lengths.append(env.length)
+    assert abs(lengths.count(500) / 400 - 0.5) < 0.1
+    with pytest.raises(UsageError, match="rounds=501; with continuation expected at most 500"):
+        llm_arena.make("prisoners-dilemma-v0", rounds=501, continuation=0.5)
+    llm_arena.make("prisoners-dilemma-v0", rounds=1000)
+    secrets_are_kept(llm_arena.make("prisoners-dilemma-v0", rounds=1, continuation=0.05), 0)
+
+
+def test_the_limit_of_turns_is_a_whole_game_whatever_the_retries():
+    for retries in (0, 2):
+        assert reset(rounds=3, talk=True, retries=retries).max_turns == 12
+    assert reset(rounds=3, continuation=0.5).max_turns == 2000
+    env = reset(rounds=2, retries=1)
+    while not env.over:
+        env.step("x")
+        env.step(C)
+    assert env.ending is Ending.TERMINATED and env.returns == {"player_0": 6, "player_1": 6}
+
+
+# ---- noise -----------------------------------------------------------------------------------------------------
+
+
+def test_a_slip_is_paid_seen_by_both_and_told_to_its_player_alone():
+    env = llm_arena.make("prisoners-dilemma-v0", rounds=2, noise=0.3)
+    seen = set()
+    for seed in range(100):
+        env.reset(seed=seed)
+        assert (
+            "With probability 0.3 a choice comes out as the other one"
+            in env.observe("player_0")["messages"][0]["content"]
+        )
+        env.step(C)
+        env.step(C)
+        came = tuple(env.history[0].values())
+        seen.add(came)
+        assert tuple(env.returns.values()) == {(C, C): (3, 3), (C, D): (0, 5), (D, C): (5, 0), (D, D): (1, 1)}[came]
+        for number, seat in enumerate(env.possible_agents):
+            mine, theirs = came[number], came[1 - number]
+            other = env.possible_agents[1 - number]
+            slip = "" if mine == C else " by mistake (you chose cooperate)"
+            assert env.observe(seat)["messages"][-1]["content"].startswith(
+                f"You: {mine}{slip}. {other}: {theirs}. You get"
+            )
+            assert env.facts(seat)["history"] == [[mine, theirs]] and env.facts(seat)["noise"] == 0.3
+    assert len(seen) == 4
+
+
+def test_choices_slip_as_often_as_the_noise_says_each_by_itself():
+    env = reset(rounds=1000, noise=0.1)
+    while not env.over:
+        env.step(C)
+    slipped = np.array([[chosen[seat] == D for seat in env.possible_agents] for chosen in env.history])
+    assert np.all(np.abs(slipped.mean(axis=0) - 0.1) < 4 * (0.1 * 0.9 / 1000) ** 0.5)
+    assert abs(slipped.all(axis=1).mean() - 0.01) < 4 * (0.01 * 0.99 / 1000) ** 0.5
+
+
+def mean_points(answer, noise, rounds):
+    """Points a round of two alike whose next choice is `answer(own, other's)`, from the chain of their four states."""
+    states = list(itertools.product("cd", repeat=2))
+
+    def step(old, new):
+        wanted = (answer(*old), answer(*reversed(old)))
+        return np.prod([1 - noise if came == want else noise for came, want in zip(new, wanted, strict=True)])
+
+    chain = np.array([[step(old, new) for new in states] for old in states])
+    odds, total = np.array([1.0, 0, 0, 0]), 0.0  # both begin as after cooperation
+    for _ in range(rounds):
+        odds = odds @ chain
+        total += odds @ np.array([3, 0, 5, 1])
+    return total / rounds
+
+
+def test_noise_costs_tit_for_tat_a_quarter_and_win_stay_lose_shift_little():
+    """The numbers of the page from the chain, and the chain against play."""
+    answers = {
+        "tit-for-tat": lambda mine, theirs: theirs,
+        "win-stay-lose-shift": lambda mine, theirs: "c" if mine == theirs else "d",
+    }
+    in_the_end = {name: mean_points(answer, 0.02, 20_000) for name, answer in answers.items()}
+    assert in_the_end == pytest.approx({"tit-for-tat": 2.25, "win-stay-lose-shift": 2.90}, abs=0.01)
+    for name, answer in answers.items():
+        means = [sum(meet(name, name, seed, rounds=40, noise=0.1).returns.values()) / 80 for seed in range(60)]
+        assert abs(np.mean(means) - mean_points(answer, 0.1, 40)) < 4 * np.std(means) / 60**0.5
+
+
+def test_what_is_missing_does_not_slip():
+    env = reset(rounds=30, noise=0.5, illegal="skip")
+    while not env.over:
+        env.step(C if env.agent_selection == "player_0" else "x")
+    assert {chosen["player_1"] for chosen in env.history} == {None}
+    assert {chosen["player_0"] for chosen in env.history} == {C, D}
 
 
 class Facts(PrisonersDilemma):
@@ -294,7 +407,7 @@ def test_an_empty_message_is_silence_or_a_forfeit():
     env = reset(talk=True, rounds=2)
     env.step("")
     env.step("Hello.")
-    assert env.over and env.returns == {"player_0": 0, "player_1": 6}
+    assert env.over and env.returns == {"player_0": 0, "player_1": 2}
 
 
 @pytest.mark.parametrize("reply", ["cooperate", "Defect.", "[cooperate]", "I trust him.\nACTION: defect"])
@@ -336,6 +449,13 @@ def test_it_converts_to_the_parallel_api(talk):
         ({"rounds": 2.5}, "rounds=2.5"),
         ({"continuation": 1.0}, "continuation=1.0"),
         ({"continuation": 0}, "continuation=0"),
+        ({"continuation": 0.01}, "continuation=0.01"),
+        ({"continuation": 10**400}, "continuation=1000"),
+        ({"temptation": 10**400}, "temptation=1000"),
+        ({"sucker": -1e7}, "sucker=-10000000.0"),
+        ({"noise": 0.6}, "noise=0.6"),
+        ({"noise": float("nan")}, "noise=nan"),
+        ({"noise": True}, "noise=True"),
         ({"temptation": 3}, "temptation=3"),
         ({"punishment": 0}, "punishment=0"),
         ({"temptation": 6, "sucker": 0}, "2 * reward > temptation + sucker"),
@@ -363,7 +483,14 @@ def test_always_defect_beats_random_choices_and_tit_for_tat_gains_by_cooperation
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"talk": True}, {"continuation": 0.8, "rounds": 2}, {"illegal": "skip", "talk": True}, {"sucker": -1.5}],
+    [
+        {},
+        {"talk": True},
+        {"continuation": 0.8, "rounds": 2},
+        {"illegal": "skip", "talk": True},
+        {"sucker": -1.5},
+        {"noise": 0.2},
+    ],
 )
 def test_it_is_a_well_behaved_env(arguments):
     llm_arena.check_env(llm_arena.make("prisoners-dilemma-v0", **arguments), seed=5)

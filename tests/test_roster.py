@@ -163,3 +163,8 @@ def test_a_scripted_player_that_returns_no_text_is_told():
 def view_of(env):
     env.reset(seed=0)
     return env.view("player_0")
+
+
+def test_a_scripted_player_of_another_game_is_refused():
+    with pytest.raises(UsageError, match="plays tic-tac-toe-v0 and can't read kuhn-poker-v0.*optimal"):
+        llm_arena.play("kuhn-poker-v0", "tic-tac-toe-v0/optimal", seed=0)

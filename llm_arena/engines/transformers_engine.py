@@ -109,7 +109,7 @@ class TransformersEngine(BatchingEngine):
 
     def _check(self, policy: str, prompt_ids: list[int], sampling: Sampling) -> None:
         if sampling.grammar is not None:
-            raise UsageError("the transformers engine samples freely; a grammar needs --engine.kind vllm")
+            raise UsageError("the transformers engine samples freely; a grammar needs --engine vllm")
         if not prompt_ids:
             raise EngineError("the prompt is empty; send at least one id")
         config = self._models[policy].config.get_text_config()

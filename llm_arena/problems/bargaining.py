@@ -5,14 +5,19 @@ kinds, at least one of each; each player has a whole value for each kind, 0 or m
 to each; every kind is worth something to somebody, and some kind to both.
 
 A deal is told by what the first player keeps, one count per kind; the other gets the rest.
+
+Four of five tasks belong to the split `train`, every fifth, by a hash, to `heldout`. For the hash a task is the same
+with the players or the kinds exchanged, so that neither split holds a mirror image of a task of the other.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -24,6 +29,7 @@ LEAST, MOST = 5, 7
 """How many items there are."""
 
 Triple = tuple[int, int, int]
+Split = Literal["train", "heldout"]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +90,23 @@ def draw_counts(rng: np.random.Generator) -> Triple:
     return all_counts()[int(rng.integers(len(all_counts())))]
 
 
-def draw_values(counts: Triple, rng: np.random.Generator) -> tuple[Triple, Triple]:
-    """Draws both players' values, evenly from all pairs that fit."""
+def split_of(counts: Triple, first: Triple, second: Triple) -> Split:
+    """Returns which split a task belongs to.
+
+    >>> split_of((1, 2, 3), (1, 0, 3), (2, 4, 0)) == split_of((3, 2, 1), (0, 4, 2), (3, 0, 1))
+    True
+    """
+    alike = min(sorted(zip(counts, a, b, strict=True)) for a, b in ((first, second), (second, first)))
+    digest = hashlib.blake2b(repr(alike).encode(), digest_size=8).digest()
+    return "heldout" if int.from_bytes(digest) % 5 == 0 else "train"
+
+
+def draw_values(counts: Triple, rng: np.random.Generator, split: Split = "train") -> tuple[Triple, Triple]:
+    """Draws both players' values, evenly from all pairs of the split that fit."""
     vectors = value_vectors(counts)
     while True:
         mine, theirs = (vectors[int(place)] for place in rng.integers(len(vectors), size=2))
-        if fit(mine, theirs):
+        if fit(mine, theirs) and split_of(counts, mine, theirs) == split:
             return mine, theirs
 
 

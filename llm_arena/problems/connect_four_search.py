@@ -99,17 +99,20 @@ class Search:
         return best
 
 
-def best_column(mine: int, occupied: int, rng: np.random.Generator, nodes: int = NODES) -> int:
+def best_column(
+    mine: int, occupied: int, rng: np.random.Generator, nodes: int = NODES, most_moves: int = WIDTH * HEIGHT
+) -> int:
     """Returns a good column (0 to 6) for the side to move: it wins or blocks at once where it can.
 
-    The search is deepened by one move at a time until `nodes` positions were looked at. Of equally good columns the
-    more central one is taken; `rng` draws between the two at the same distance.
+    The search is deepened by one move at a time until `nodes` positions were looked at, or `most_moves` ahead. Of
+    equally good columns the more central one is taken; `rng` draws between the two at the same distance.
 
     Args:
         mine: stones of the side to move.
         occupied: stones of both sides; not a full board.
         rng: generator for ties.
         nodes: see `NODES`.
+        most_moves: how many moves are tried in a row at most, from 1; what then wins at once is seen without trying.
     """
     moves = landing(occupied)
     tie = rng.random(WIDTH)
@@ -121,7 +124,7 @@ def best_column(mine: int, occupied: int, rng: np.random.Generator, nodes: int =
         if has_four(mine | moves & COLUMNS[column]):
             return column
     search, best = Search(), order[0]
-    for depth in range(WIDTH * HEIGHT - occupied.bit_count()):
+    for depth in range(min(WIDTH * HEIGHT - occupied.bit_count(), most_moves)):
         search.seen.clear()
         worths: dict[int, int] = {}
         top = -WIN

@@ -141,10 +141,13 @@ def _described(game: type[ArenaEnv]) -> dict[str, str]:
 
 
 def _commands(game: type[ArenaEnv]) -> list[str]:
-    seat = f"{next(iter(game.roles))}_0"
+    role = next(iter(game.roles))
+    partners = [name for name, roles in game.baseline_roles.items() if role not in roles]
+    others = f"--agents {partners[0]}" if partners else ""
+    against = "with a scripted partner" if partners else "against random legal replies"
     return [
         "```bash",
-        f"llm-arena play {game.id} --seat {seat}                  # you, against random legal replies",
+        f"llm-arena play {game.id} --seat {role}_0 {others}".rstrip() + f"  # you, {against}",
         f"llm-arena play {game.id} --agents smollm2-135m",
         "```",
     ]
@@ -159,7 +162,8 @@ def _episode(trace: Trace) -> Iterator[str]:
     seen: set[str] = set()
     for turn in trace.turns[:MAX_TURNS]:
         for message in told(turn):
-            text = _clipped(message_text(message))
+            example = "example reply: " * (message["role"] == "assistant")
+            text = example + _clipped(message_text(message))
             if text in seen and len(text) > MAX_REPEATED:
                 text = f"({text[:MAX_REPEATED].splitlines()[0]} ... as above)"
             seen.add(text)

@@ -57,8 +57,12 @@ def message_text(message: Message) -> str:
 
 
 def told(turn: Turn) -> list[Message]:
-    """Returns what the seat was told since its last turn; its own replies, which stand at their turns, left out."""
-    return [message for message in turn.messages if message["role"] != "assistant"]
+    """Returns what the seat was told since its last turn, worked examples with their replies included.
+
+    Its own reply, which stands at its turn, is left out: it comes first, which an example's reply never does.
+    """
+    own = bool(turn.messages) and turn.messages[0]["role"] == "assistant"
+    return turn.messages[own:]
 
 
 def turn_note(turn: Turn) -> str:
