@@ -3,15 +3,17 @@ r"""research-v0: a lead splits a question among searchers, who look things up wi
 Roles     lead_0, and searcher_0 .. searcher_{N-1} (argument `searchers`, 0 to 8, default 2), called searcher 1 to
           searcher N. With `searchers=0` the lead has the tools itself: a single agent to compare a team with.
 Corpus    an embedded encyclopaedia of an invented world, 356 articles (llm_arena/problems/corpus_world.py), or one's
-          own at the path `corpus` (llm_arena/problems/corpus.py says in which form). The spec holds its digest,
-          `corpus_sha256`; a corpus that has changed since is refused. Needs the extra `research` (BM25).
+          own at the path `corpus` (llm_arena/problems/corpus.py says in which form). Each seed `world` (default 0) has
+          a world of its own, with other facts: train in some, test in others. The spec holds the digest of the
+          documents, `corpus_sha256`; a corpus that has changed since is refused. Needs the extra `research` (BM25).
 Question  of the embedded world, drawn by the episode's generator, with `hops` = 1, 2 or 3 facts from as many articles
           (default 2), from the split `train` or `heldout` (llm_arena/problems/corpus_questions.py); or the arguments
           `question` and `answer` (text, a number, or a list of texts that are all right), which a file of starts fills
           from its fields. One's own corpus needs them.
 Actions   The lead writes a line `ASSIGN 1: ...` for each searcher; a searcher without one is told the whole question,
           of two lines for one searcher the last counts. Or it answers between <final_answer> and </final_answer>; of
-          two answers the last counts, an empty one is none. A searcher calls a tool, by
+          two answers the last counts, an empty one is none, lines that begin with `>` are quotations. A searcher calls
+          a tool, by
           <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call> or the same with "open" and
           {"id": "...", "page": 1}, or ends its search by `REPORT: ...`, up to the end of its reply. It has `max_calls`
           calls (default 8) and then has to report. A call that finds nothing is a legal call, and counts.
@@ -25,8 +27,9 @@ Budget    A view may hold 12000 characters (option `budget`), about 3500 tokens;
           and goes on with that. Eight calls in the embedded corpus hold about 5000, in one's own at most 10000 or so.
 Rewards   the same for all seats: 1 if the answer is right, else 0, minus `call_cost` (default 0) for each call that the
           team made. Worked: right after 5 calls with call_cost=0.01: +0.95 each; wrong after 5 calls: -0.05 each.
-Checking  equal to a name of the answer but for case, punctuation and the words a, an, the; numbers by value. More than
-          the answer ("Orsk or Yar") or a part of it ("Kessel" for "Mira Kessel") is wrong.
+Checking  equal to a name of the answer but for case, punctuation and the words a, an, the; numbers by value alone.
+          Signs, symbols (C++) and what joins digits (1/2) count. More than the answer ("Orsk or Yar") or a part of it
+          ("Kessel" for "Mira Kessel") is wrong.
 Illegal   a call that can't be read or fits no tool, two different calls, a call and a report in one reply, a call when
           none is left, no report; of the lead, lines and an answer in one reply, or neither, a line for a searcher that
           does not exist or has left, a line when no round is left. `forfeit`: a searcher pays 1 and leaves, reports
@@ -38,8 +41,10 @@ Hidden    the question (from searchers) and its answer (from all).
 Exploits  An answer can be guessed: of the drawn questions one constant answer is right in 1 of 100, of the few heldout
           questions of one hop in 2 of 100. A lead may answer without any search; about a corpus of real texts a model
           may know the answer by heart, about the invented world it can't. Searchers are paid for what the lead does:
-          one that reports nothing is paid for the work of the others. Documents and reports are shown as a tool's
-          result or quoted, and can't pass for the game's own words, but what they say may still persuade their reader.
+          one that reports nothing is paid for the work of the others. What documents and reports say is quoted, with
+          broken tags, and can't pass for the game's own words, but it may still persuade its reader. One world has
+          few facts: a policy that is trained in it for long learns the articles by heart, and `heldout` questions of
+          the same world don't show it; test in another `world`.
           A searcher may guess ids instead of searching; the embedded ones are numbered at random. The wording of the
           drawn questions is a few dozen phrases, which a trained policy may learn as the scripted player knows them.
 """
@@ -56,10 +61,11 @@ from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, read_tagged, strip_thinking
 from llm_arena.problems.corpus import TOOLS, embedded, load, words
-from llm_arena.problems.corpus_questions import Split, ask, check_settings, draw_question, is_right, parse
+from llm_arena.problems.corpus_answers import is_right
+from llm_arena.problems.corpus_questions import Split, ask, check_settings, draw_question, parse
 from llm_arena.problems.corpus_search import next_step, put_together
+from llm_arena.problems.final_answers import TAG, fenced, tagged, without_quotes
 from llm_arena.problems.research_lines import (
-    TAG,
     count,
     given_question,
     lead_task,
@@ -69,7 +75,6 @@ from llm_arena.problems.research_lines import (
     reported,
     request,
     searcher_task,
-    tagged,
 )
 from llm_arena.tool_calls import ToolCall, read_tool_call, write_tool_call
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
@@ -118,6 +123,7 @@ class Research(ArenaEnv):
         split: where questions are drawn from, `train` or `heldout`.
         question: the question; None draws one of the embedded world.
         answer: its right answer, a text, a number, or a list of texts; given if and only if `question` is.
+        world: which world's encyclopaedia, 0 to 2**32 - 1.
         corpus: path of a folder of .txt and .md files or of a file of JSON lines; None: the embedded world.
         corpus_sha256: the digest that the corpus has to have; None: whatever it has.
         max_calls: how many tool calls each searcher has in a round, 1 to 100.
@@ -135,6 +141,7 @@ class Research(ArenaEnv):
     roles = {"lead": 1, "searcher": (0, 8)}
     cooperative = True
     hidden: tuple[str, ...] = ("problem",)
+    insiders = ("lead",)  # the answer follows from the question and the corpus
     budget = 12_000
     baselines = {"scripted": scripted}
     input_arg = "question"
@@ -148,6 +155,7 @@ class Research(ArenaEnv):
         split: Split = "train",
         question: str | None = None,
         answer: str | int | float | list[str] | None = None,
+        world: int = 0,
         corpus: str | None = None,
         corpus_sha256: str | None = None,
         max_calls: int = 8,
@@ -155,12 +163,12 @@ class Research(ArenaEnv):
         call_cost: float = 0.0,
         **options: Any,
     ) -> None:
-        check_settings(hops, split)
+        check_settings(hops, split, world)
         for name, value, most in (("max_calls", max_calls, 100), ("rounds", rounds, 10)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
                 raise UsageError(f"{self.id}: {name}={value!r}; expected 1 to {most}")
-        self.given = given_question(question, answer, corpus)
-        self.corpus = embedded() if corpus is None else load(corpus)
+        self.given = given_question(question, answer, corpus=corpus, world=world, drawn=(hops, split) != (2, "train"))
+        self.corpus = embedded(world) if corpus is None else load(corpus)
         if corpus_sha256 not in (None, self.corpus.sha256):
             raise UsageError(
                 f"{self.id}: the corpus {corpus or '(embedded)'} has the sha256 {self.corpus.sha256}, expected is "
@@ -168,17 +176,17 @@ class Research(ArenaEnv):
             )
         several = searchers if isinstance(searchers, int) else 0  # the base class refuses what is no number
         calls = max_calls * (several * rounds or 1)
-        retries = options.get("retries")
-        tries = 1 + (retries if isinstance(retries, int) else 0)
-        turns = tries * (calls + 1 + (rounds * (several + 1) if several else 0))
+        turns = calls + 1 + (rounds * (several + 1) if several else 0)
         if options.get("max_turns") is None:
             options["max_turns"] = turns
         super().__init__(counts={"searcher": searchers}, **options)
         if self.max_turns < turns:
-            raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least {turns}, all calls and retries")
-        if not isinstance(call_cost, int | float) or not 0 <= call_cost * calls <= 1:
-            raise UsageError(f"{self.id}: call_cost={call_cost!r}; expected 0 to {1 / calls:g}: {calls} calls cost 1")
-        self.hops, self.split = hops, split
+            raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least {turns}, all calls and reports")
+        numeric = isinstance(call_cost, int | float) and not isinstance(call_cost, bool)
+        if not numeric or not 0 <= call_cost * calls <= 1:
+            limit = f"{1 / calls:g}: {calls} calls cost 1"
+            raise UsageError(f"{self.id}: call_cost={call_cost!r:.60}; expected 0 to {limit}")
+        self.hops, self.split, self.world = hops, split, world
         self.max_calls, self.rounds, self.call_cost = max_calls, rounds, call_cost
         self.searchers = [seat for seat in self.possible_agents if seat != LEAD]
         if self.given is not None or not self.searchers:
@@ -190,7 +198,7 @@ class Research(ArenaEnv):
 
     def deal(self, rng: np.random.Generator) -> None:
         """Draws the question."""
-        self.problem = self.given or draw_question(rng, hops=self.hops, split=self.split)
+        self.problem = self.given or draw_question(rng, hops=self.hops, split=self.split, world_seed=self.world)
 
     def begin(self, rng: np.random.Generator) -> str:
         """Asks the lead."""
@@ -255,12 +263,13 @@ class Research(ArenaEnv):
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes assignments or the answer of the lead, a call or a report of a searcher."""
         text = strip_thinking(reply)
-        call = read_tool_call(reply, TOOLS) if seat != LEAD or not self.searchers else None
+        own = Reply(without_quotes(text), reply.finish)
+        call = read_tool_call(own, TOOLS) if seat != LEAD or not self.searchers else None
         if call is not None and not self._calls_left(seat):
             raise IllegalReply(Cause.ILLEGAL, f"You have no calls left. {self._form(seat)}")
         if seat != LEAD:
             return self._searched(seat, call, text)
-        answer, lines = read_tagged(text, TAG), read_assignments(text)
+        answer, lines = read_tagged(own, TAG), read_assignments(own)
         if (answer is not None) + bool(lines) + (call is not None) > 1:
             raise IllegalReply(Cause.AMBIGUOUS, f"Do one thing at a time. {self._form(seat)}")
         if call is not None:
@@ -367,7 +376,8 @@ class Research(ArenaEnv):
     def _tell_result(self, seat: str) -> None:
         name, _, result = self.log[seat][-1]
         left = self._calls_left(seat)
-        text = f"{result}\n\n{count(left, 'call')} left. {self._form(seat)}"
+        shown = fenced(result) if name else result
+        text = f"{shown}\n\n{count(left, 'call')} left. {self._form(seat)}"
         self.tell(seat, text, role="tool" if name else "user")
 
     def _report(self, seat: str, report: str | None) -> None:

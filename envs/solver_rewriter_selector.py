@@ -5,10 +5,10 @@ Problem   as in thinker-verifier-v0: `source` (llm_arena/problems/sources.py), b
           `operators` and `split`; or one problem by `problem` and `answer`, which a file of starts fills.
 Actions   in three phases. All solvers answer at once, then all rewriters, then the selector. Solvers and rewriters
           write free text; what stands in the last <final_answer>...</final_answer> of a reply is its answer, and one
-          without an answer is wrong. Only the seat's own reply is read, without its thoughts. With
-          `answer_format="lenient"` the last \boxed{} counts where there is no tag, else the last number. The selector
-          ends its reply with a line `SELECT: 2`; the last such line counts, a quoted one (`> `) does not, and a number
-          alone will do.
+          without an answer is wrong. Only the seat's own reply is read, without its thoughts and without lines that
+          begin with `>`, in which it quotes another. With `answer_format="lenient"` the last \boxed{} counts where
+          there is no tag, else the last number. The selector ends its reply with a line `SELECT: 2`; the last such line
+          counts, and a number alone will do.
 Illegal   an empty reply, or one that is all thoughts; of the selector one without a line `SELECT:`, or with a number
           that no rewrite has. Under `forfeit` and `skip` the seat drops out and the others go on: its solution is not
           shown, and the numbers count the rewrites that there are. `penalty` charges the seat as well. `random_legal`
@@ -52,7 +52,6 @@ Exploits  rewriters may copy the commonest answer, and if all do the selector ha
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -76,6 +75,7 @@ from llm_arena.problems.selections import Solution, messages, read_selection, se
 from llm_arena.problems.sources import open_source
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
+MAX_WEIGHT = 1_000_000
 SYSTEM = {
     "solver": (
         "You are a solver. Solve the problem in one or two short sentences. "
@@ -130,7 +130,7 @@ class SolverRewriterSelector(ArenaEnv):
         w_team: of `additive`, for the selected answer.
         answer_format: `tag` or `lenient`.
         checker: `exact` or `math`; None: math if a right answer needs algebra.
-        options: those of `ArenaEnv`. `max_turns` leaves room for all seats and their retries.
+        options: those of `ArenaEnv`. `max_turns` leaves room for all seats.
 
     Raises:
         UsageError: an argument is out of its range, or a source can't be opened.
@@ -173,8 +173,8 @@ class SolverRewriterSelector(ArenaEnv):
             "w_team": w_team,
         }
         for name, weight in weights.items():
-            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-                raise UsageError(f"{self.id}: {name}={weight!r}; expected a finite number from 0")
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
+                raise UsageError(f"{self.id}: {name}={weight!r:.60}; expected a number from 0 to {MAX_WEIGHT}")
         if incorrect_reward_weight > correct_reward_weight:
             raise UsageError(
                 f"{self.id}: incorrect_reward_weight={incorrect_reward_weight} is above correct_reward_weight="
@@ -200,14 +200,10 @@ class SolverRewriterSelector(ArenaEnv):
         )
         seats = 2 * num_parallel + 1
         if options.get("max_turns") is None:
-            retries = options.get("retries")
-            options["max_turns"] = seats * (1 + (retries if isinstance(retries, int) else 0))
+            options["max_turns"] = seats
         super().__init__(counts={"solver": num_parallel, "rewriter": num_parallel}, **options)
-        if self.max_turns < seats * (1 + self.retries):
-            raise UsageError(
-                f"{self.id}: max_turns={self.max_turns}; expected at least {seats * (1 + self.retries)}, a turn "
-                f"of each of {seats} seats with retries={self.retries}"
-            )
+        if self.max_turns < seats:
+            raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least {seats}, a turn of each seat")
         self.reward, self.weights, self.answer_format = reward, weights, answer_format
         self.slow = self.source.slow
         self.seats_of: dict[str, list[str]] = {role: [] for role in self.roles}

@@ -7,9 +7,10 @@ Problem   `source` (llm_arena/problems/sources.py): `arithmetic` by `level` 1 to
 Actions   free text. What stands in the last <final_answer>...</final_answer> of a reply is its answer: the thinker's
           is a proposal, the verifier's is final. To accept, the verifier repeats the proposal in its tag; it may also
           correct it. A verifier's reply without an answer is an objection, and the thinker's turn. Only the seat's own
-          reply is read, without its thoughts; an empty tag is no answer; of two answers the last counts. With
-          `answer_format="lenient"`, for small models that never write a tag, the last \boxed{} counts where there is
-          no tag, else the last number of the reply: a verifier then objects by writing no number.
+          reply is read, without its thoughts and without lines that begin with `>`, in which it quotes another; an
+          empty tag is no answer; of two answers the last counts. With `answer_format="lenient"`, for small models that
+          never write a tag, the last \boxed{} counts where there is no tag, else the last number of the reply: a
+          verifier then objects by writing no number.
 Verifier  `verifier="neutral"` (default): by the rules above. `adversarial`: told that the answer is probably wrong; its
           first reply is an objection even with an answer in it, unless a line `SURE: yes` stands there as well. For
           pairs that repeat each other: the verifier nods, and the second look is worth nothing. `permissive`: told to
@@ -20,8 +21,7 @@ Illegal   an empty reply, or one that is all thoughts. A reply cut by the token 
           without an answer are legal, and an answer that was closed before the cut counts. Under `forfeit` the game
           ends unanswered, a loss for both. `skip` passes the turn. `random_legal` draws words without an answer.
 Ends      with the verifier's answer: "right", "wrong", or "undecided" if the check could not tell, which counts as
-          wrong. Or with the turn limit `max_turns` (default 6, retries included; the game ends early when another turn
-          with its retries might not fit): "no answer (turn limit)", which counts as wrong too.
+          wrong. Or with the turn limit `max_turns` (default 6): "no answer (turn limit)", which counts as wrong too.
 Checking  `checker="exact"`: form and rational numbers (llm_arena/problems/answers.py), instant and the same everywhere;
           default where answers are made of numbers and words. `checker="math"`: algebra as well, in a process with a
           time limit, so that a slower machine may call undecided what a faster one decides; default for other answers,
@@ -41,9 +41,9 @@ Rewards   `reward="shared"` (default): both seats get r * w, with r = +1 if the 
           runs into the turn limit -0.5, -1.5.
 Outcome   winners: both seats if right, else nobody. scores 1 or 0, the same for both. The env counts by role `verifier`
           what it did: `objected`, and at the end `accepted` (its answer is the last proposal) or `corrected`.
-Sees      both seats the problem and, quoted, everything the other said; not its thoughts. Nobody sees the right answer;
-          spectators see it at the end. (It is no secret of a seat, so `hidden` is empty: no two deals differ in it
-          alone. Tests compare the views of two games that do.)
+Sees      both seats the problem and, quoted and with broken tags, everything the other said; not its thoughts. Nobody
+          sees the right answer; spectators see it at the end. (It is no secret of a seat, so `hidden` is empty: no two
+          deals differ in it alone. Tests compare the views of two games that do.)
 Exploits  a verifier that solves the problem itself makes the thinker a decoration, and with `shared` both are paid
           alike: compare with `additive`, or with the thinker frozen. A pair may agree that the verifier always accepts:
           `accepted` near the number of games says so. The line `SURE: yes` costs nothing, so training may teach a
@@ -54,7 +54,6 @@ Exploits  a verifier that solves the problem itself makes the thinker a decorati
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Literal
 
@@ -62,7 +61,6 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.parsing import quote
 from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.final_answers import (
@@ -70,15 +68,18 @@ from llm_arena.problems.final_answers import (
     ANSWER_GRAMMAR,
     TAG,
     AnswerFormat,
+    fenced,
     read_answer,
     shown_answer,
     tagged,
     visible_text,
+    without_quotes,
 )
 from llm_arena.problems.sources import Verdict, open_source
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 OTHER = {"thinker_0": "verifier_0", "verifier_0": "thinker_0"}
+MAX_WEIGHT = 1_000_000
 THINKER = (
     "You are the thinker. Solve the problem in one or two short sentences. "
     f"Then write your answer between <{TAG}> and </{TAG}>."
@@ -176,8 +177,8 @@ class ThinkerVerifier(ArenaEnv):
             "w_team": w_team,
         }
         for name, weight in weights.items():
-            if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-                raise UsageError(f"{self.id}: {name}={weight!r}; expected a finite number from 0")
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
+                raise UsageError(f"{self.id}: {name}={weight!r:.60}; expected a number from 0 to {MAX_WEIGHT}")
         choices = {
             "verifier": (verifier, tuple(VERIFIER)),
             "reward": (reward, ("shared", "additive")),
@@ -197,11 +198,8 @@ class ThinkerVerifier(ArenaEnv):
             checker=checker,
         )
         super().__init__(**options)
-        if self.max_turns < 2 * (1 + self.retries):
-            raise UsageError(
-                f"{self.id}: max_turns={self.max_turns}; expected at least {2 * (1 + self.retries)}, a turn of each "
-                f"seat with retries={self.retries}"
-            )
+        if self.max_turns < 2:
+            raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least 2, a turn of each seat")
         self.verifier, self.reward, self.weights, self.answer_format = verifier, reward, weights, answer_format
         self.slow = self.source.slow
 
@@ -266,9 +264,9 @@ class ThinkerVerifier(ArenaEnv):
 
     def _final_answer(self, text: str, answer: str | None) -> str | None:
         """Returns what a verifier's reply answers by the rules for its kind; None: it objects."""
-        if self.verifier == "adversarial" and not self.checked and not _SURE.search(text):
+        if self.verifier == "adversarial" and not self.checked and not _SURE.search(without_quotes(text)):
             return None
-        if self.verifier == "permissive" and answer is None and not _OBJECTION.search(text):
+        if self.verifier == "permissive" and answer is None and not _OBJECTION.search(without_quotes(text)):
             return self.proposal
         return answer
 
@@ -278,9 +276,9 @@ class ThinkerVerifier(ArenaEnv):
     def _pass_on(self, seat: str, text: str | None, answer: str | None) -> Move:
         """Tells the other seat what was said, unless the turn limit is reached."""
         self.checked = self.checked or seat == "verifier_0"
-        if self.turns + 1 + self.retries > self.max_turns:
+        if self.turns >= self.max_turns:
             return self._end_with("wrong", "no answer (turn limit)", answer)
-        said = "said nothing." if text is None else f"said:\n{quote(text)}"
+        said = "said nothing." if text is None else f"said:\n{fenced(text)}"
         if seat == "verifier_0":
             message = f"The verifier {said}\n\n{self.question.text}"
         else:

@@ -126,7 +126,20 @@ def test_solve_reads_whole_arithmetic_only(text, value):
     assert solve(text) == value
 
 
-@pytest.mark.parametrize("bad", [{"level": 0}, {"level": 6}, {"operators": ""}, {"operators": "%"}, {"split": "test"}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"level": 0},
+        {"level": 6},
+        {"level": True},
+        {"level": 1.0},
+        {"level": [1]},
+        {"operators": ""},
+        {"operators": "%"},
+        {"operators": 5},
+        {"split": "test"},
+    ],
+)
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(UsageError, match=str(next(iter(bad)))):
         draw_problem(np.random.default_rng(0), **bad)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from llm_arena.errors import MissingExtra, UsageError
-from llm_arena.problems import corpus, corpus_questions, research_lines
+from llm_arena.problems import corpus, corpus_answers, corpus_questions, research_lines
 from llm_arena.problems.corpus import PAGE, Corpus, Document, embedded, load
+from llm_arena.problems.corpus_answers import is_right
 from llm_arena.problems.corpus_prose import RELATIONS
-from llm_arena.problems.corpus_questions import Path, draw_question, is_right, parse, read_value, split_of, title_of
+from llm_arena.problems.corpus_questions import Path, draw_question, parse, read_value, split_of, title_of
 from llm_arena.problems.corpus_search import next_step, put_together
 from llm_arena.problems.corpus_world import world
 from llm_arena.tool_calls import ToolCall
@@ -23,7 +24,7 @@ from llm_arena.tool_calls import ToolCall
 DIGEST = "0039450649e93455b4ed458671e79773bb1c42aa477b9a6d42716e0aa0be9cdf"
 
 
-@pytest.mark.parametrize("module", [corpus, corpus_questions, research_lines])
+@pytest.mark.parametrize("module", [corpus, corpus_answers, corpus_questions, research_lines])
 def test_the_examples_hold(module):
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -41,6 +42,34 @@ def test_the_embedded_corpus_is_the_same_everywhere():
         == len({article.title for article in articles})
         == 356
     )
+
+
+def test_another_world_has_other_facts():
+    digests = {embedded(seed).sha256 for seed in range(4)}
+    assert len(digests) == 4 and embedded().sha256 in digests
+    one, other = world(0), world(1)
+    assert len(other.articles) == len(one.articles)
+    shared = one.facts.keys() & other.facts.keys()
+    same = sum(one.facts[key] == other.facts[key] for key in shared)
+    assert len(shared) > 30 and same < len(shared) / 4  # by chance
+    assert not {article.text for article in one.articles} & {article.text for article in other.articles}
+
+
+@pytest.mark.parametrize("seed", [1, 2**32 - 1])
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_questions_of_another_world_are_answered_by_its_own_facts(hops, seed):
+    for number in range(20):
+        question = draw_question(np.random.default_rng(number), hops=hops, world_seed=seed)
+        ends = [corpus_questions.follow(path, seed)[0] for path in question.paths]
+        assert is_right(put_together(ends), question.answers)
+        titles = {article.title for article in world(seed).articles}
+        assert len(question.evidence) == hops and set(question.evidence) <= titles
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, True, 1.0, "0"])
+def test_worlds_out_of_range_are_refused(seed):
+    with pytest.raises(UsageError, match="world="):
+        draw_question(np.random.default_rng(0), world_seed=seed)
 
 
 def test_articles_are_short_prose_of_their_own():
@@ -214,6 +243,28 @@ def test_an_unknown_split_is_refused():
         ("the", ["The The"], False),
         ("the the", ["The The"], True),
         ("Oslo Rome", ["Oslo", "Rome"], False),
+        ("5", ["-5"], False),
+        ("-5", ["5"], False),
+        ("\u22125", ["-5"], True),
+        ("12.345", ["12,345"], False),
+        ("1,5", ["1.5"], False),
+        ("1-2", ["1/2"], False),
+        ("1/2", ["1-2"], False),
+        ("2/4", ["1/2"], True),
+        ("C", ["C++"], False),
+        ("c++", ["C++"], True),
+        ("C", ["C#"], False),
+        ("10 5", ["10^5"], False),
+        ("5", ["5%"], False),
+        ("3", ["$3"], True),
+        ("**'1887'.**", ["1887"], True),
+        ("5 degrees", ["-5 degrees"], False),
+        ("12345 people", ["12,345 people"], True),
+        ("12.345 people", ["12,345 people"], False),
+        ("3:30 pm", ["3.30 pm"], False),
+        ("father in law", ["father-in-law"], True),
+        ("vitamin B12", ["vitamin B-12"], False),
+        ("J. Smith, Jr.", ["J Smith Jr"], True),
     ],
 )
 def test_answers_are_equal_or_wrong(given, answers, right):
@@ -340,6 +391,8 @@ def test_json_lines_are_read_whatever_separators_their_strings_hold(tmp_path):  
         ('{"id": "", "title": "t", "text": "u"}', "line 2: the id is ''"),
         ('{"id": "x]y", "title": "t", "text": "u"}', "line 2: the id is"),
         ('{"id": "x", "title": "t", "text": "  "}', "line 2: the document 'x' has no text"),
+        ('{"id": "x", "title": "t", "text": "is \\ud800 it"}', "line 2: "),
+        ('{"id": "x", "title": "\\udfff", "text": "u"}', "line 2: "),
     ],
 )
 def test_bad_lines_are_refused_with_their_number(tmp_path, line, message):
@@ -347,6 +400,25 @@ def test_bad_lines_are_refused_with_their_number(tmp_path, line, message):
     file.write_text('{"id": "a", "title": "t", "text": "u"}\n' + line + "\n")
     with pytest.raises(UsageError, match=message):
         load(str(file))
+
+
+@pytest.mark.parametrize("path", [5, b"x", "", " ", "a\x00b", "\udcff"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(UsageError, match="expected the path"):
+        load(path)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "fine.txt").write_text("fine")
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "w") as file:
+        file.write("odd")
+    with pytest.raises(UsageError, match="can't be written as text; rename it"):
+        load(str(tmp_path))
+
+
+def test_a_long_title_is_cut():
+    corpus = Corpus([Document("a", "t" * 9999, "some words")], "0" * 64)
+    assert max(len(corpus.search("words")), len(corpus.open("a"))) < 400
 
 
 def test_corpora_that_cannot_be_read_are_refused(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -113,6 +114,10 @@ def test_a_changed_file_is_refused_and_an_unpinned_one_is_read_again(tmp_path):
         ('{"prompt": "What?", "answer": true}', ":2: answer is True"),
         ('{"prompt": "What?", "answer": NaN}', ":2: answer is nan"),
         ('{"prompt": "What?", "answer": ""}', ":2: answer is ''"),
+        ('{"prompt": "What is \\ud800?", "answer": "7"}', ":2: prompt is 'What is \\ud800?'"),
+        ('{"prompt": "What?", "answer": "\\udfff"}', ":2: answer is '\\udfff'"),
+        ('{"prompt": [{"role": "user", "content": "\\ud800"}], "answer": "7"}', ":2: prompt is"),
+        ('{"prompt": "What?", "answer": ' + "1" + "0" * 400 + "}", ":2: answer is 1000"),
         ('{"prompt": [{"role": "assistant", "content": "Hi"}], "answer": "7"}', ":2: prompt is"),
         ('{"prompt": "What?", "answer": ' + "[" * 100_000, ":2: no JSON"),
     ],
@@ -284,7 +289,72 @@ def test_every_generator_that_is_not_refused_replays_elsewhere_grades_right_and_
     assert json.loads(theirs) == mine
 
 
-@pytest.mark.parametrize("name", sorted(reasoning_gym_source.SAFE))
+def forged(answer):
+    """Returns texts that hold an answer, or a part of it, and more."""
+    begins = (answer[:length] for length in (1, 2, len(answer) // 2, len(answer) - 1))
+    around = (f"not {answer}", f"{answer} or 7", f"-{answer}", f"{answer} 7", f"{answer} hello")
+    return ["0", "nan", "inf", *begins, *around]
+
+
+def same(text, answer):
+    """Returns whether two texts differ by a blank or stop at their end, or are numbers that differ by rounding."""
+    if text.rstrip(" .)\n") == answer.rstrip(" .)\n"):
+        return True
+    try:
+        given, right = ([float(number) for number in each.split(",")] for each in (text, answer))
+    except ValueError:
+        return False
+    return len(given) == len(right) and all(abs(a - b) <= 0.01 * abs(b) for a, b in zip(given, right, strict=True))
+
+
+def test_no_grader_takes_what_holds_an_answer_for_one():
+    farmed = []
+    for name in generators():
+        source = open_source(f"reasoning-gym:{name}")
+        for question in (source.draw(rng(seed)) for seed in range(100, 103)):
+            for text in forged(question.answer or "A+1"):
+                if not same(text, question.answer) and source.grade(question, text) == "right":
+                    farmed.append((name, question.answer, text))
+    assert not farmed
+
+
+def test_no_answer_takes_a_grader_long():
+    for name in generators():
+        source = open_source(f"reasoning-gym:{name}")
+        question = source.draw(rng())
+        start = time.perf_counter()
+        for text in ("1e99999999", "-1e-99999999", "A+999999999", "1/1e99999999", "9" * 4999, "[" * 4999):
+            assert source.grade(question, text) in ("wrong", "undecided")
+        assert time.perf_counter() - start < 1.0, name
+    source = open_source("reasoning-gym:codeio")
+    question = next(drawn for drawn in (source.draw(rng(seed)) for seed in range(99)) if drawn.answer.startswith("{"))
+    start = time.perf_counter()
+    large = json.dumps({f"k{number}": number for number in range(400)})
+    assert source.grade(msgspec.structs.replace(question, answer=large), large.replace("399", "398")) == "wrong"
+    assert time.perf_counter() - start < 0.1
+
+
+def test_right_answers_in_another_form_stay_right():
+    forms = {
+        "complex_arithmetic": lambda question: question.answer.replace(" ", "").replace("i", "j"),
+        "graph_color": lambda question: json.dumps(question.entry["metadata"]["possible_answer"]),
+        "rubiks_cube": lambda question: question.entry["metadata"]["example_correct_answer"],
+        "gsm_symbolic": lambda question: f" {question.answer}.0",
+        "spell_backward": lambda question: question.answer.upper(),
+        "quantum_lock": lambda question: question.answer.replace(" ", "").replace("\u2192", "->"),
+        "power_function": lambda question: f"{float(question.answer):.6e}",
+        "knights_knaves": lambda question: question.answer.rstrip("."),
+        "group_anagrams": lambda question: json.dumps(json.loads(question.answer)[::-1]),
+    }
+    for name, written in forms.items():
+        source = open_source(f"reasoning-gym:{name}")
+        for question in (source.draw(rng(seed)) for seed in range(3)):
+            assert source.grade(question, written(question)) == "right", (name, question.answer, written(question))
+
+
+@pytest.mark.parametrize(
+    "name", ["binary_matrix", "countdown", "n_queens", "puzzle24", "spiral_matrix", "string_insertion"]
+)
 def test_no_grader_runs_a_players_text(name, tmp_path):
     source = open_source(f"reasoning-gym:{name}")
     question = source.draw(rng())
@@ -323,6 +393,14 @@ def test_what_a_grader_takes_besides_the_expected_text_stays_right():
         ("arithmetic", {"sha256": "0" * 64}, "for files and data sets"),
         ("arithmetics", {}, 'Did you mean "arithmetic"'),
         (7, {}, "expected a name"),
+        ("a\x00.jsonl", {}, "expected a name"),
+        ("\udcff.jsonl", {}, "expected a name"),
+        ("hf:./a\x00.jsonl", {}, "expected a name"),
+        ("reasoning-gym:coin_flip", {}, "can't be used"),
+        ("reasoning-gym:propositional_logic", {}, "can't be used"),
+        ("arithmetic", {"problem": "What?", "answer": "7", "level": 3}, "for problems that are drawn"),
+        ("arithmetic", {"problem": "What?", "answer": "7", "split": "heldout"}, "for problems that are drawn"),
+        ("arithmetic", {"problem": "What?", "answer": "7", "operators": "+"}, "for problems that are drawn"),
         ("problems.jsonl", {"problem": "What?", "answer": "7"}, "give one of them"),
         ("problems.jsonl", {"split": "heldout"}, "give another file"),
         ("hf:a/b", {"split": "heldout"}, "name another split"),

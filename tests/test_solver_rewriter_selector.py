@@ -238,7 +238,7 @@ def test_who_breaks_the_rules_is_right_by_no_luck():
 def test_retries_come_first():
     env = game(num_parallel=2, retries=1)
     env.step("")
-    assert env.agent_selection == "solver_0" and env.max_turns == 10
+    assert env.agent_selection == "solver_0" and env.max_turns == 5
     env.step(tag(A))
     env.step(tag(B))
     assert env.pending == ["rewriter_0", "rewriter_1"]
@@ -334,6 +334,19 @@ def test_others_text_is_fenced_and_forges_nothing():
     assert len(head) < 250 and "\nSolution 2" not in last(env, "rewriter_0")
 
 
+def test_an_answer_that_a_rewriter_quotes_is_not_its_own():
+    quoting = f"{tag(A)} Solution 1 is wrong:\n> {tag(B)}"
+    env = game(num_parallel=1)
+    env.step(tag(B))
+    env.step(quoting)
+    assert env.solutions["rewriter_0"].answer == str(A)
+    env = game(num_parallel=1)
+    env.step(tag(B))
+    line = next(line for line in last(env, "rewriter_0").split("\n") if line.startswith("> "))
+    env.step(f"{tag(A)} I don't say '{line[2:]}'.")  # copied without the mark
+    assert env.solutions["rewriter_0"].answer == str(A)
+
+
 def test_long_solutions_are_cut_for_others_and_still_graded():
     env = game(num_parallel=1)
     env.step("x" * 50_000 + tag(A))
@@ -417,8 +430,9 @@ def test_a_file_of_problems_is_played_recorded_and_replayed(tmp_path):
         {"checker": "guess"},
         {"correct_reward_weight": 0.5},
         {"w_team": float("inf")},
+        {"correct_reward_weight": 10**400},
+        {"incorrect_reward_weight": True},
         {"max_turns": 10},
-        {"retries": 1, "max_turns": 21},
         {"source": "reasoning-gym:chain_sum"},
         {"answer": None},
     ],

@@ -64,7 +64,7 @@ def test_the_turn_limit_leaves_no_answer_and_is_a_loss():
 @pytest.mark.parametrize("illegal", ["forfeit", "skip", "penalty", "random_legal"])
 def test_retries_never_escape_the_turn_limit(illegal):
     for seed in range(20):
-        env = game(retries=2, illegal=illegal, max_turns=7)
+        env = game(retries=2, illegal=illegal, max_turns=3)
         env.reset(seed=seed)
         rng = np.random.default_rng(seed)
         play_out(env, rng, lambda copy, seat, rng=rng: "" if rng.random() < 0.7 else copy.sample_reply(seat, rng))
@@ -121,6 +121,23 @@ def test_the_others_text_is_fenced_and_forges_nothing():
     assert not env.over  # the tag that the verifier was shown is not its own
 
 
+@pytest.mark.parametrize("answer_format", ["tag", "lenient"])
+def test_who_quotes_an_answer_to_refute_it_has_not_given_it(answer_format):
+    env = played(f"I get 8. {tag(8)}", answer_format=answer_format)
+    shown = env.observe("verifier_0")["messages"][-1]["content"]
+    line = next(line for line in shown.split("\n") if line.startswith("> "))
+    for objection in (f"You wrote:\n{line}\nThat is wrong.", f"You wrote:\r  > {tag(8)}\rThat is wrong."):
+        env = played(f"I get 8. {tag(8)}", objection, answer_format=answer_format)
+        assert not env.over and env.last_step.action is None
+    env = played(f"I get 8. {tag(8)}", f"'{line[2:]}' is wrong.")  # copied without the mark
+    assert not env.over
+
+
+def test_a_quoted_objection_objects_to_nothing():
+    env = played(tag(7), "> OBJECTION: is what I could say. Fine.", verifier="permissive")
+    assert env.outcome.reason == "right"
+
+
 def test_a_proposal_cannot_leave_its_line():
     env = played(f"<final_answer>8\n\nWhat is the right answer?\n{'9' * 500}</final_answer>")
     lines = env.observe("verifier_0")["messages"][-1]["content"].split("\n")
@@ -151,7 +168,8 @@ def test_only_the_verifier_is_told_what_kind_it_is():
         (f"I am sure. {tag(7)}", True),
         (f"SURE: no\n{tag(7)}", True),
         (f"The thinker said SURE: yes {tag(7)}", True),
-        (f"> SURE: yes\n> {tag(7)}\nHm.", False),  # its own text, though in the form of a quotation
+        (f"> SURE: yes\n> {tag(7)}\nHm.", True),  # what it quotes is not its own
+        (f"> SURE: yes\n{tag(7)}", True),
         (f"SURE: yes\n{tag(7)}", False),
         (f"**Sure: Yes.** {tag(7)}", False),
         (f"I get 7.\n{tag(7)}\nSURE: yes", False),
@@ -429,7 +447,14 @@ def test_nobody_sees_the_answer_before_the_end():
         {"operators": "x"},
         {"split": "test"},
         {"reward": "fair"},
+        {"level": 3},
+        {"split": "heldout"},
+        {"answer": 10**400},
+        {"answer": "\ud800"},
+        {"problem": "What is \ud800?"},
         {"correct_reward_weight": -1.0},
+        {"correct_reward_weight": 10**400},
+        {"w_team": True},
         {"w_own": float("nan")},
         {"answer_format": "xml"},
         {"checker": "guess"},
@@ -438,7 +463,6 @@ def test_nobody_sees_the_answer_before_the_end():
         {"source_sha256": "0" * 64},
         {"problem": None, "answer": None, "source": "nothing-there"},
         {"max_turns": 1},
-        {"retries": 3},
     ],
 )
 def test_settings_out_of_range_are_refused(bad):

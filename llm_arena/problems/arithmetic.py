@@ -75,9 +75,11 @@ def draw_problem(
 
 def check_settings(level: int, operators: str | None, split: str) -> None:
     """Raises a `UsageError` if a setting of `draw_problem` is out of its range."""
-    if level not in LEVELS:
+    if type(level) is not int or level not in LEVELS:  # True and 1.0 are equal to 1
         raise UsageError(f"level={level!r}; expected one of {', '.join(map(str, LEVELS))}")
-    if operators is not None and (not operators or set(operators) - _PRECEDENCE.keys()):
+    if operators is not None and (
+        not isinstance(operators, str) or not operators or set(operators) - _PRECEDENCE.keys()
+    ):
         raise UsageError(f"operators={operators!r}; expected some of + - * /, e.g. '+-'")
     if split not in ("train", "heldout"):
         raise UsageError(f"split={split!r}; expected train or heldout")

@@ -1,8 +1,8 @@
 """A corpus of documents that seats search and read by two tools: the embedded one, or one's own.
 
-The embedded corpus is the encyclopaedia of an invented world (`corpus_world`). One's own is a folder of `.txt` and
-`.md` files (the id is the path inside the folder, the title its heading or the file's name), or a file of JSON lines
-`{"id": ..., "title": ..., "text": ...}`; both in UTF-8.
+The embedded corpus is the encyclopaedia of an invented world (`corpus_world`), one for each seed. One's own is a folder
+of `.txt` and `.md` files (the id is the path inside the folder, the title its heading or the file's name), or a file of
+JSON lines `{"id": ..., "title": ..., "text": ...}`; both in UTF-8.
 
 Documents are cut into pages of at most `PAGE` characters. `search` ranks pages by BM25 (the package bm25s, in the extra
 `research`), `open` shows one page. Results are texts and depend on nothing but the corpus and the call: scores are
@@ -26,7 +26,8 @@ import numpy as np
 
 from llm_arena.errors import MissingExtra, UsageError
 from llm_arena.parsing import printable
-from llm_arena.problems.corpus_world import world
+from llm_arena.problems.corpus_world import KEPT, world
+from llm_arena.problems.questions import is_text
 from llm_arena.types import Json
 
 PAGE = 1200
@@ -38,6 +39,8 @@ SNIPPET = 160
 MAX_DOCUMENTS = 50_000
 MAX_BYTES = 64 * 1024 * 1024
 """Of all files of a corpus together. So much takes about half a minute to be indexed, once in a process."""
+MAX_TITLE = 200
+"""Characters of a title that are shown."""
 MAX_QUERY = 400
 """Characters of a query that are read."""
 
@@ -131,7 +134,7 @@ class Corpus:
 
     def _heading(self, id: str, page: int) -> str:
         of = f" (page {page + 1} of {len(self.pages[id])})" if len(self.pages[id]) > 1 else ""
-        return f"[{_one_line(id)}] {_one_line(self.documents[id].title)}{of}"
+        return f"[{_one_line(id)}] {_one_line(self.documents[id].title)[:MAX_TITLE]}{of}"
 
     def _line(self, id: str, page: int, asked: set[str]) -> str:
         sentences = [part for part in _SENTENCE_END.split(self.pages[id][page]) if part.strip()] or [""]
@@ -161,10 +164,14 @@ def require_bm25s() -> None:
         )
 
 
-@functools.cache
-def embedded() -> Corpus:
-    """Returns the embedded corpus; its index is made once in a process."""
-    documents = [Document(article.id, article.title, article.text) for article in world().articles]
+def embedded(world_seed: int = 0) -> Corpus:
+    """Returns the encyclopaedia of a world; its index is made once in a process."""
+    return _embedded(world_seed)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _embedded(world_seed: int) -> Corpus:
+    documents = [Document(article.id, article.title, article.text) for article in world(world_seed).articles]
     return Corpus(documents, hashlib.sha256(msgspec.json.encode(documents)).hexdigest())
 
 
@@ -175,8 +182,13 @@ def load(path: str) -> Corpus:
         UsageError: nothing is there, it is too large, or a document can't be read; the message says which.
         MissingExtra: bm25s is not installed.
     """
+    if not isinstance(path, str) or not path.strip() or "\x00" in path or not is_text(path):
+        raise UsageError(f"corpus={path!r:.100}; expected the path of a folder or of a .jsonl file")
     root = Path(path)
     files = _files(root)
+    for file in files:
+        if not is_text(str(file)):  # bytes that are no UTF-8
+            raise UsageError(f"the name of the file {str(file)!r} can't be written as text; rename it")
     stamp = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     total = sum(size for _, size, _ in stamp)
     if total > MAX_BYTES:
@@ -242,6 +254,8 @@ def _checked(document: Document, where: str) -> Document:
             f"{where}: the id is {document.id!r:.100}; expected 1 to 200 characters without quotes, brackets < > [ ], "
             "backslashes, control characters, or blanks at its ends"
         )
+    if not all(map(is_text, (document.id, document.title, document.text))):
+        raise UsageError(f"{where}: the document {document.id!r} holds half of a UTF-16 pair (\\ud800 to \\udfff)")
     if not document.text.strip():
         raise UsageError(f"{where}: the document {document.id!r} has no text; leave it out")
     return document

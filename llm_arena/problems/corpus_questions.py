@@ -10,7 +10,7 @@ a fact (`the firm founded by ...`) are asked only where one subject has that val
 of two or more hops: none names both ends of a chain, nor both things of a difference.
 
 Four of five questions belong to the split `train`, every fifth, by a hash of what is asked, to `heldout`. The splits
-share facts, never a question: the wording does not count, nor the order of a difference.
+share facts, never a question: the wording does not count, nor the order of a difference. Another world has other facts.
 
 `parse` reads a question back, and `read_value` an article; scripted players get by with these two and the tools.
 """
@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,9 +27,8 @@ import msgspec
 import numpy as np
 
 from llm_arena.errors import UsageError
-from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.corpus_prose import RELATIONS
-from llm_arena.problems.corpus_world import world
+from llm_arena.problems.corpus_world import KEPT, MOST_WORLDS, world
 
 Split = Literal["train", "heldout"]
 HOPS = (1, 2, 3)
@@ -106,8 +104,6 @@ EVENTS: dict[str, str] = {
 """Relation with a year -> how it is named in a difference."""
 
 _DIFFERENCES = ("How many years lie between {a} and {b}?", "How many years passed between {a} and {b}?")
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_NUMERAL = re.compile(r"[-+]?[0-9][0-9.,/]*")
 _ENTITIES = ("town", "river", "person")
 
 
@@ -129,7 +125,7 @@ class Question(msgspec.Struct, frozen=True):
     "Titles of the articles that state the facts, in the order in which they are needed."
 
 
-def draw_question(rng: np.random.Generator, *, hops: int = 2, split: Split = "train") -> Question:
+def draw_question(rng: np.random.Generator, *, hops: int = 2, split: Split = "train", world_seed: int = 0) -> Question:
     """Draws a question.
 
     >>> draw_question(np.random.default_rng(0), hops=2).text
@@ -139,31 +135,34 @@ def draw_question(rng: np.random.Generator, *, hops: int = 2, split: Split = "tr
         rng: where it is drawn from.
         hops: 1, 2 or 3 facts.
         split: `train` or `heldout`.
+        world_seed: which world.
 
     Raises:
         UsageError: an argument is out of its range.
     """
-    check_settings(hops, split)
+    check_settings(hops, split, world_seed)
     while True:
         if hops == 1 or rng.random() < 2 / 3:
-            drawn = _walk(rng, hops)
+            drawn = _walk(rng, hops, world_seed)
             paths = [drawn] if drawn else []
         else:
-            both = _walk(rng, hops - 1, to_year=True), _walk(rng, 1, to_year=True)
+            both = _walk(rng, hops - 1, world_seed, to_year=True), _walk(rng, 1, world_seed, to_year=True)
             paths = [path for path in both if path]
-            if len(paths) < 2 or not _comparable(*paths):
+            if len(paths) < 2 or not _comparable(paths, world_seed):
                 continue
-        if not paths or split_of(paths) != split or not _needs_all(paths):
+        if not paths or split_of(paths) != split or not _needs_all(paths, world_seed):
             continue
-        return _question(paths, rng)
+        return _question(paths, rng, world_seed)
 
 
-def check_settings(hops: int, split: str) -> None:
+def check_settings(hops: int, split: str, world_seed: int = 0) -> None:
     """Raises a `UsageError` if a setting of `draw_question` is out of its range."""
-    if hops not in HOPS or isinstance(hops, bool):
+    if type(hops) is not int or hops not in HOPS:  # True and 1.0 are equal to 1
         raise UsageError(f"hops={hops!r}; expected one of {', '.join(map(str, HOPS))}")
     if split not in ("train", "heldout"):
         raise UsageError(f"split={split!r}; expected train or heldout")
+    if type(world_seed) is not int or not 0 <= world_seed < MOST_WORLDS:
+        raise UsageError(f"world={world_seed!r:.60}; expected a whole number from 0 to {MOST_WORLDS - 1}")
 
 
 def split_of(paths: Sequence[Path]) -> Split:
@@ -172,16 +171,16 @@ def split_of(paths: Sequence[Path]) -> Split:
     return "heldout" if hashlib.blake2b(asked.encode(), digest_size=1).digest()[0] % 5 == 0 else "train"
 
 
-def follow(path: Path) -> tuple[str, list[str]]:
+def follow(path: Path, world_seed: int = 0) -> tuple[str, list[str]]:
     """Returns what a path leads to, and the mentions of the subjects whose facts it takes."""
     place, subjects = path.start, []
     for step in path.steps:
         if step.startswith(BACK):
-            [place] = _subjects()[step.removeprefix(BACK), place]
+            [place] = _subjects(world_seed)[step.removeprefix(BACK), place]
             subjects.append(place)
         else:
             subjects.append(place)
-            place = world().facts[place, step]
+            place = world(world_seed).facts[place, step]
     return place, subjects
 
 
@@ -241,35 +240,9 @@ def title_of(mention: str) -> str:
     return quoted[1] if quoted else re.sub(r"^the (?:river |firm )?", "", mention)
 
 
-def is_right(given: str, answers: Sequence[str]) -> bool:
-    """Returns whether an answer is one of `answers`: equal but for case, punctuation, spaces and the words a, an, the.
-
-    Numbers are compared by value (`check_exactly`). Part of an answer, or more than it, is wrong; so is an empty one.
-
-    >>> is_right("the Orsk.", ["Orsk"]), is_right("Orsk or Yar", ["Orsk"]), is_right("12345", ["12,345"])
-    (True, False, True)
-    """
-    plain = plain_answer(given)
-    if not plain:
-        return False
-    for answer in answers:
-        if plain == plain_answer(answer):
-            return True
-        if _NUMERAL.fullmatch(answer.strip()) and check_exactly(given, answer) == "right":
-            return True
-    return False
-
-
-def plain_answer(text: str) -> str:
-    """Returns an answer without what does not count in a comparison."""
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("&", " and ")
-    kept = "".join(char if char.isalnum() else " " if char not in "'\u2019" else "" for char in folded)
-    return " ".join(_ARTICLES.sub(" ", kept).split()) or " ".join(kept.split())
-
-
-def _question(paths: Sequence[Path], rng: np.random.Generator) -> Question:
-    ends, subjects = zip(*(follow(path) for path in paths), strict=True)
-    entities = world().entities
+def _question(paths: Sequence[Path], rng: np.random.Generator, world_seed: int) -> Question:
+    ends, subjects = zip(*(follow(path, world_seed) for path in paths), strict=True)
+    entities = world(world_seed).entities
     evidence = tuple(entities[subject].title for each in subjects for subject in each)
     if len(paths) == 1:
         entity = entities.get(ends[0])
@@ -281,17 +254,18 @@ def _question(paths: Sequence[Path], rng: np.random.Generator) -> Question:
     return Question(text, (str(abs(int(ends[0]) - int(ends[1]))),), tuple(paths[at] for at in order), evidence)
 
 
-def _walk(rng: np.random.Generator, hops: int, *, to_year: bool = False) -> Path | None:
+def _walk(rng: np.random.Generator, hops: int, world_seed: int, *, to_year: bool = False) -> Path | None:
     """Draws a path, or None where the draw leads nowhere."""
-    starts = list(world().entities)
+    entities = world(world_seed).entities
+    starts = list(entities)
     place = start = starts[int(rng.integers(len(starts)))]
     visited, steps = {start}, list[str]()
     while len(steps) < hops:
         last = len(steps) == hops - 1
         choices = [
             (step, end)
-            for step, end in _steps(place)
-            if end not in visited and (step in EVENTS if last and to_year else last or end in world().entities)
+            for step, end in _steps(world_seed, place)
+            if end not in visited and (step in EVENTS if last and to_year else last or end in entities)
         ]
         if not choices:
             return None
@@ -301,49 +275,50 @@ def _walk(rng: np.random.Generator, hops: int, *, to_year: bool = False) -> Path
     return Path(start, tuple(steps))
 
 
-@functools.cache
-def _steps(place: str) -> list[tuple[str, str]]:
+@functools.lru_cache(maxsize=400 * KEPT)
+def _steps(world_seed: int, place: str) -> list[tuple[str, str]]:
     """Returns the steps from a thing, and where each leads."""
-    facts = world().facts
+    facts = world(world_seed).facts
     forward = [(relation, facts[place, relation]) for relation in RELATIONS if (place, relation) in facts]
     back = [
         (step, found[0])
         for step in PHRASES
-        if step.startswith(BACK) and len(found := _subjects().get((step.removeprefix(BACK), place), [])) == 1
+        if step.startswith(BACK) and len(found := _subjects(world_seed).get((step.removeprefix(BACK), place), [])) == 1
     ]
     return forward + back
 
 
-@functools.cache
-def _subjects() -> dict[tuple[str, str], list[str]]:
+@functools.lru_cache(maxsize=KEPT)
+def _subjects(world_seed: int) -> dict[tuple[str, str], list[str]]:
     """Returns (relation, value) -> the subjects that have it."""
     found: dict[tuple[str, str], list[str]] = {}
-    for (subject, relation), value in world().facts.items():
+    for (subject, relation), value in world(world_seed).facts.items():
         found.setdefault((relation, value), []).append(subject)
     return found
 
 
-def _comparable(one: Path, other: Path) -> bool:
-    (left, left_subjects), (right, right_subjects) = follow(one), follow(other)
+def _comparable(paths: Sequence[Path], world_seed: int) -> bool:
+    one, other = paths
+    (left, left_subjects), (right, right_subjects) = follow(one, world_seed), follow(other, world_seed)
     return one.start != other.start and not {*left_subjects} & {*right_subjects} and left != right
 
 
-def _needs_all(paths: Sequence[Path]) -> bool:
+def _needs_all(paths: Sequence[Path], world_seed: int) -> bool:
     """Returns whether each fact takes an article of its own, and no single article has it all.
 
     None may name both ends of a chain, or both starts of a difference.
     """
-    subjects = [subject for path in paths for subject in follow(path)[1]]
+    subjects = [subject for path in paths for subject in follow(path, world_seed)[1]]
     if len(subjects) == 1:
         return True
-    ends = [paths[0].start, paths[1].start if len(paths) > 1 else follow(paths[0])[0]]
+    ends = [paths[0].start, paths[1].start if len(paths) > 1 else follow(paths[0], world_seed)[0]]
     one, other = (title_of(end) for end in ends)
-    return len({*subjects}) == len(subjects) and not any(one in text and other in text for text in _texts())
+    return len({*subjects}) == len(subjects) and not any(one in text and other in text for text in _texts(world_seed))
 
 
-@functools.cache
-def _texts() -> list[str]:
-    return [article.text for article in world().articles]
+@functools.lru_cache(maxsize=KEPT)
+def _texts(world_seed: int) -> list[str]:
+    return [article.text for article in world(world_seed).articles]
 
 
 def _event(path: Path, rng: np.random.Generator) -> str:

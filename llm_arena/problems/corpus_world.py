@@ -5,6 +5,8 @@ its own (a hash and a counter, so that every machine and every version of numpy 
 prose. Nothing is copied from anywhere, so no model knows an answer from its training data; names are made of invented
 syllables, and many differ in one syllable or share a surname, so that a search has near misses.
 
+There is a world for each seed, 0 and up. Names recur in others, and mean other things there: no fact is carried over.
+
     kind      facts
     town      founded (year), population, river, craft, mayor (person)
     river     source (hills), length (km)
@@ -28,7 +30,9 @@ import msgspec
 
 from llm_arena.problems.corpus_prose import FILLERS, OPENINGS, RELATIONS, SLOTS, Kind
 
-SEED = "llm_arena research world 0"
+MOST_WORLDS = 2**32
+KEPT = 16
+"""So many worlds are kept in a process, and as many indices of them."""
 
 
 class Entity(msgspec.Struct, frozen=True):
@@ -127,10 +131,14 @@ class _Dice:
         return [rest.pop(self.below(len(rest))) for _ in items]
 
 
-@functools.cache
-def world() -> World:
-    """Returns the world; made once in a process, in some 50 ms."""
-    dice = _Dice(SEED)
+def world(seed: int = 0) -> World:
+    """Returns a world; made once in a process, in some 50 ms."""
+    return _make(seed)
+
+
+@functools.lru_cache(maxsize=KEPT)
+def _make(seed: int) -> World:
+    dice = _Dice(f"llm_arena research world {seed}")
     entities = _name_things(dice)
     facts = _link(dice, entities)
     return World(entities=entities, facts=facts, articles=_write(dice, entities, facts))
@@ -259,4 +267,4 @@ def _lookalike(dice: _Dice, entity: Entity, entities: dict[str, Entity]) -> str 
     return dice.pick(near) if near else None
 
 
-__all__ = ["Article", "Entity", "World", "world"]
+__all__ = ["KEPT", "MOST_WORLDS", "Article", "Entity", "World", "world"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from llm_arena.errors import MissingExtra, UsageError
 from llm_arena.parsing import boxed
-from llm_arena.problems.questions import ProblemRows, answer_text
+from llm_arena.problems.questions import ProblemRows, answer_text, is_text
 
 QUESTION_COLUMNS = ("problem", "question", "prompt")
 ANSWER_COLUMNS = ("answer", "label", "final_answer", "solution")
@@ -91,7 +91,7 @@ def _question_text(given: Any) -> str | None:
             return None
         parts = [message.get("content") for message in given]
         given = "\n\n".join(parts) if all(isinstance(part, str) for part in parts) else None
-    return given if isinstance(given, str) and given.strip() else None
+    return given if isinstance(given, str) and given.strip() and is_text(given) else None
 
 
 def final_answer(text: str) -> str:

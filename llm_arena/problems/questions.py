@@ -5,7 +5,7 @@ Games hold one `Source` and know nothing of where its questions come from; `llm_
 
 from __future__ import annotations
 
-import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,9 @@ from llm_arena.types import Json
 Checker = Literal["exact", "math"]
 
 CHECKERS = ("exact", "math", None)
+MAX_NUMBER = 1e300
+"""Bound of an answer that is given as a number and not as text."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -143,7 +146,7 @@ class Given(CheckedSource):
     name = "arithmetic"
 
     def __init__(self, problem: object, answer: object, checker: str | None) -> None:
-        if not (isinstance(problem, str) and problem.strip()):
+        if not (isinstance(problem, str) and problem.strip() and is_text(problem)):
             raise UsageError(f"problem={problem!r:.100}; expected the text of a problem")
         text = answer_text(answer)
         if text is None:
@@ -161,15 +164,25 @@ class Given(CheckedSource):
 
 
 def answer_text(answer: object) -> str | None:
-    """Returns a right answer, given as text or a finite number, as text; None if it is neither.
+    """Returns a right answer, given as text or a finite number, as text; None if it is neither, or blank.
 
     >>> answer_text(7), answer_text(" x "), answer_text(True)
     ('7', ' x ', None)
     """
     if isinstance(answer, str):
-        return answer if answer.strip() else None
-    numeric = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
-    return str(answer) if numeric else None
+        return answer if answer.strip() and is_text(answer) else None
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not abs(answer) < MAX_NUMBER:
+        return None
+    return str(answer)
+
+
+def is_text(text: str) -> bool:
+    r"""Returns whether `text` can be written down: halves of UTF-16 pairs, as JSON may name them, are no characters.
+
+    >>> is_text("\U0001f409"), is_text("\ud83d")
+    (True, False)
+    """
+    return not _SURROGATE.search(text)
 
 
 __all__ = [
@@ -183,4 +196,5 @@ __all__ = [
     "Source",
     "Verdict",
     "answer_text",
+    "is_text",
 ]

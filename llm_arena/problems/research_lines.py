@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
 from llm_arena.errors import UsageError
-from llm_arena.parsing import printable, quote
-from llm_arena.problems.corpus_questions import Question, plain_answer
+from llm_arena.parsing import printable
+from llm_arena.problems.corpus_answers import plain_answer
+from llm_arena.problems.corpus_questions import Question
+from llm_arena.problems.final_answers import TAG, fenced
+from llm_arena.problems.questions import answer_text, is_text
 from llm_arena.types import Json
 
-TAG = "final_answer"
 MAX_ASSIGNMENT = 500
 """Characters of an assignment that a searcher is told."""
 MAX_REPORT = 1500
@@ -34,11 +35,6 @@ _HOW_TO_CALL = (
     '<tool_call>{"name": "search", "arguments": {"query": "some words"}}</tool_call>\n'
     '<tool_call>{"name": "open", "arguments": {"id": "an id from the results"}}</tool_call>\n'
 )
-
-
-def tagged(answer: str) -> str:
-    """Returns `answer` in the tag."""
-    return f"<{TAG}>{answer}</{TAG}>"
 
 
 def read_assignments(text: str) -> dict[int, str]:
@@ -107,16 +103,23 @@ def reported(reports: Sequence[Json]) -> str:
     parts = []
     for report in sorted(reports, key=lambda report: int(report["searcher"])):
         said = report["report"]
-        told = "reported nothing." if said is None else f"reported:\n{quote(said, max_characters=MAX_REPORT)}"
+        told = "reported nothing." if said is None else f"reported:\n{fenced(said, max_characters=MAX_REPORT)}"
         parts.append(f"Searcher {report['searcher']}, asked: {report['assignment']}\n{told}")
     return "\n\n".join(parts)
 
 
-def given_question(question: object, answer: object, corpus: object) -> Question | None:
+def given_question(question: object, answer: object, *, corpus: object, world: int, drawn: bool) -> Question | None:
     """Returns the question that an env was given, or None if it is to be drawn.
 
+    Args:
+        question: its text, or None.
+        answer: its answer, or None.
+        corpus: the path of one's own corpus, or None.
+        world: which world's corpus else.
+        drawn: whether an argument was given that is for drawn questions only.
+
     Raises:
-        UsageError: one of question and answer is missing, or is no question or answer.
+        UsageError: one of question and answer is missing, or is no question or answer; or an argument is of no use.
     """
     if (question is None) != (answer is None):
         raise UsageError(f"question={question!r:.100}, answer={answer!r:.100}; give both, or none to have one drawn")
@@ -126,7 +129,11 @@ def given_question(question: object, answer: object, corpus: object) -> Question
                 f"corpus={corpus!r:.100} needs question and answer; questions are drawn of the embedded one"
             )
         return None
-    if not isinstance(question, str) or not question.strip():
+    if drawn:
+        raise UsageError(f"hops and split are for questions that are drawn; leave them out with {question=!r:.100}")
+    if corpus is not None and world:
+        raise UsageError(f"world={world} is for the embedded corpus; leave it out with corpus={corpus!r:.100}")
+    if not isinstance(question, str) or not question.strip() or not is_text(question):
         raise UsageError(f"question={question!r:.100}; expected the text of a question")
     listed = answer if isinstance(answer, list | tuple) else [answer]
     texts = [_answer_text(each) for each in listed]
@@ -137,11 +144,8 @@ def given_question(question: object, answer: object, corpus: object) -> Question
 
 def _answer_text(answer: object) -> str:
     """Returns an answer as text; empty if it is none."""
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        return ""
-    if isinstance(answer, float) and not math.isfinite(answer):
-        return ""
-    return str(answer) if plain_answer(str(answer)) else ""
+    text = answer_text(answer) or ""
+    return text if plain_answer(text) else ""
 
 
 def count(number: int, noun: str) -> str:

@@ -1,7 +1,8 @@
 r"""Choosing one of several solutions by its number: what a selector is shown, and how its choice is read.
 
 Shown     `shown(solutions)`: each with its number, its answer on one line, and its text quoted, so that nothing in it
-          looks like a line of the game. `messages(...)` is a selector's whole view.
+          looks like a line of the game, or counts as an answer if it is copied. `messages(...)` is a selector's whole
+          view.
 Read      `read_selection`: the last line of the selector's own reply that is `SELECT: 2` and nothing else, or a reply
           that is a number. Thoughts and quoted lines do not count, nor the last line of a reply that was cut by its
           token cap: `SELECT: 1` may have been about to become 12.
@@ -14,8 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from llm_arena.parsing import IllegalReply, quote, strip_thinking
-from llm_arena.problems.final_answers import shown_answer
+from llm_arena.parsing import IllegalReply, strip_thinking
+from llm_arena.problems.final_answers import fenced, shown_answer
 from llm_arena.types import Cause, Message, Reply
 
 MAX_QUOTED = 2000
@@ -48,7 +49,7 @@ def shown(solutions: Sequence[Solution]) -> str:
     blocks = []
     for number, solution in enumerate(solutions, start=1):
         answer = "no answer" if solution.answer is None else f"answer {shown_answer(solution.answer)}"
-        blocks.append(f"Solution {number}, {answer}:\n{quote(solution.text, max_characters=MAX_QUOTED)}")
+        blocks.append(f"Solution {number}, {answer}:\n{fenced(solution.text, max_characters=MAX_QUOTED)}")
     return "\n\n".join(blocks)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from llm_arena.errors import UsageError, did_you_mean
 from llm_arena.problems.arithmetic import Split, check_settings
 from llm_arena.problems.problem_rows import read_file, read_hub
-from llm_arena.problems.questions import Arithmetic, CheckedSource, Given, Question, Rows, Source, Verdict
+from llm_arena.problems.questions import Arithmetic, CheckedSource, Given, Question, Rows, Source, Verdict, is_text
 from llm_arena.problems.reasoning_gym_source import ReasoningGym
 
 DEFAULT = "arithmetic"
@@ -67,13 +67,18 @@ def open_source(
     check_settings(level, operators, split)
     if (problem is None) != (answer is None):
         raise UsageError(f"problem={problem!r:.100}, answer={answer!r:.100}; give both, or none to draw problems")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not is_text(name) or "\x00" in name:
         raise UsageError(f"source={name!r}; expected a name like arithmetic, FILE.jsonl or hf:OWNER/NAME")
     if problem is not None and name != DEFAULT:
         raise UsageError(f"source={name!r} and problem={problem!r:.60}; give one of them")
     if sha256 is not None and (problem is not None or name == DEFAULT or name.startswith(GYM)):
         raise UsageError(f"source_sha256={sha256!r} is for files and data sets; leave it out with source={name!r}")
     if problem is not None:
+        if level != 1 or operators is not None or split != "train":
+            raise UsageError(
+                f"level={level!r}, operators={operators!r}, split={split!r} are for problems that are drawn; got "
+                f"problem={problem!r:.60}: leave them out"
+            )
         return Given(problem, answer, checker)
     if name == DEFAULT:
         return Arithmetic(level, operators, split, checker)
