@@ -7,9 +7,10 @@ Problem   `source` (llm_arena/problems/sources.py): `arithmetic` by `level` 1 to
           answer may be left out.
 Actions   the thinker: words with its answer in the last <final_answer>...</final_answer>; its first reply needs one
           (`answer_format="lenient"` also takes the last \boxed{} or number). The adversary ends with a line FLAW: and
-          what is wrong, an attack, or with NO FLAW, a pass; the last such line counts, and FLAW: none is a pass. After
+          what is wrong, an attack, or with NO FLAW, a pass; the last such line counts. FLAW: none, and the like, is a
+          pass, and so is NO FLAW with a reason; a line that says both ("FLAW: no error, but...") is ambiguous. After
           an attack the thinker replies: with a new answer, or, if its reply has none, keeping the old one. Up to
-          `rounds` attacks (1 to 5, default 1).
+          `rounds` attacks (1 to 5, default 1). Lines that begin with `>`, in which a seat quotes another, don't count.
 Ends      with a pass, or with the thinker's reply to the last attack; then the judge, if there is one, gives verdicts.
 Rewards   thinker: +1 if its first and its last answer are right, +0.75 if only the last is, -1 if the last is wrong.
           Adversary, for each call by the answer before it and after it:
@@ -55,9 +56,10 @@ Illegal   `forfeit`: the thinker gets -1 and the game ends; the adversary is pai
           kept answers, missed calls.
 Outcome   the thinker wins if its first and last answers are right, the adversary if it attacked a wrong answer and the
           first one was wrong; else it is a draw: nobody is strong who breaks right answers or lets wrong ones stand.
-Sees      both seats the problem and, quoted, what the other said, without thoughts. Nobody sees the right answer before
-          the end; spectators do then. (`hidden` is empty: no two deals differ in the answer alone. Tests compare the
-          views of two games that do.) The judge sees nothing but its questions.
+Sees      both seats the problem and, quoted and with broken tags, what the other said, without thoughts, and the
+          answer that is talked about, on a quoted line of its own. Nobody sees the right answer before the end;
+          spectators do then. (`hidden` is empty: no two deals differ in the answer alone. Tests compare the views of
+          two games that do.) The judge sees nothing but its questions.
 Exploits  by label the words of an attack need not be true: "FLAW: wrong" pays like a proof, if the answer is wrong;
           only where the thinker listens to reasons, mended answers (+1 for +0.5) pay for them. Near q = 0 or 1 a lazy
           adversary that always or never attacks does well: keep the thinker's q within the range above by `level`. A
@@ -73,7 +75,7 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.parsing import IllegalReply, quote, strip_thinking
+from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.attacks import (
@@ -90,6 +92,7 @@ from llm_arena.problems.final_answers import (
     ANSWER_FORMATS,
     TAG,
     AnswerFormat,
+    fenced,
     read_answer,
     shown_answer,
     tagged,
@@ -141,7 +144,7 @@ class Adversary(ArenaEnv):
         judge: `label` or `seat`.
         answer_format: `tag` or `lenient`.
         checker: `exact` or `math`; None: math if a right answer needs algebra.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all attacks, verdicts and retries.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all attacks and verdicts.
 
     Raises:
         UsageError: an argument is out of its range, or a source can't be opened.
@@ -176,13 +179,13 @@ class Adversary(ArenaEnv):
         **options: Any,
     ) -> None:
         if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 5:
-            raise UsageError(f"{self.id}: rounds={rounds!r}; expected a whole number from 1 to 5")
+            raise UsageError(f"{self.id}: rounds={rounds!r:.60}; expected a whole number from 1 to 5")
         for name, given, allowed in (
             ("judge", judge, ("label", "seat")),
             ("answer_format", answer_format, ANSWER_FORMATS),
         ):
             if given not in allowed:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected one of {', '.join(allowed)}")
+                raise UsageError(f"{self.id}: {name}={given!r:.60}; expected one of {', '.join(allowed)}")
         unlabelled = judge == "seat" and problem is not None and answer is None
         self.source = open_source(
             source,
@@ -196,8 +199,7 @@ class Adversary(ArenaEnv):
         )
         turns = 1 + 2 * rounds + (1 + rounds if judge == "seat" else 0)
         if options.get("max_turns") is None:
-            retries = options.get("retries")
-            options["max_turns"] = turns * (1 + (retries if isinstance(retries, int) else 0))
+            options["max_turns"] = turns
         super().__init__(counts={"judge": int(judge == "seat")}, **options)
         if self.max_turns < turns:
             raise UsageError(
@@ -235,7 +237,7 @@ class Adversary(ArenaEnv):
         if seat == JUDGE:
             return f"{_LINES}VERDICT: (right|wrong|unsure)"
         ending = f"<{TAG}>[A-Za-z0-9(+\\-][^<\n]{{0,99}}</{TAG}>"
-        words = "[A-Za-z0-9][^<]{0,400}"
+        words = "[A-Za-z0-9][^<>]{0,400}"
         return f"({words}|({words})?{ending})" if self.answers else f"({words})?{ending}"
 
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
@@ -312,8 +314,8 @@ class Adversary(ArenaEnv):
             self.calls[-1].reply, self.calls[-1].after = text, self.now
             if len(self.calls) == self.rounds:
                 return self._finish(answer)
-        said = "said nothing." if text is None else f"said:\n{quote(text)}"
-        shown = f"The thinker's answer: {shown_answer(self.answers[self.now])}"
+        said = "said nothing." if text is None else f"said:\n{fenced(text)}"
+        shown = f"The thinker's answer:\n{fenced(shown_answer(self.answers[self.now]))}"
         problem = "" if self.calls else f"{self.question.text}\n\n"
         self.tell(ADVERSARY, f"{problem}The thinker {said}\n\n{shown}\n\n{ASKS_FOR_CALL}")
         return Move(next=ADVERSARY, action=answer)
@@ -324,7 +326,8 @@ class Adversary(ArenaEnv):
             return self._finish({"attack": None})
         self.tell(
             THINKER,
-            f"The adversary said:\n{quote(text)}\n\nYour answer: {shown_answer(self.answers[self.now])}\n\nCheck it. "
+            f"The adversary said:\n{fenced(text)}\n\nYour answer:\n"
+            f"{fenced(shown_answer(self.answers[self.now]))}\n\nCheck it. "
             f"If it stands, say so without a tag. If not, write the right answer between <{TAG}> and </{TAG}>.",
         )
         return Move(next=THINKER, action={"attack": attack})

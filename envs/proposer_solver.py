@@ -14,7 +14,9 @@ Actions   the proposer: a problem; of several in a reply the last counts. A solv
           A reply that its token cap cut counts if the problem or answer was closed by a new line (END for programs).
 Again     a problem that was posed before is refused: in an earlier round, as an example that the proposer is shown, or
           in an earlier episode, if its fingerprint stands in the argument `seen`. Names, spaces, brackets, the order of
-          sums and products, of independent lines, and lines without effect make no new problem. An episode keeps
+          sums and products, of independent lines, lines and blocks that what is printed does not depend on, conditions
+          that compare written numbers, and loops written out make no new problem. Arithmetic is not simplified: `+ 0`,
+          `* 1`, 6 / 2 in the place of 3, or a condition on a name that happens to hold do make one. An episode keeps
           nothing for the next: whoever runs many passes the fingerprints on, which stand in the actions of the traces.
 Rewards   proposer: 4p(1-p) where p is the share of the N solvers that answer right; 0 for what is no problem, is none
           of the window, or was posed before (then solvers are not asked and get nothing). Solver: 1 if right, else 0.
@@ -37,7 +39,7 @@ Groups    solvers of one episode had the same problems, and can be compared with
 Exploits  a problem pays by how many solve it, not by what is learned from it: long sums with many digits serve as well
           as deep ones, and a coin flip would be ideal; problems with one right answer and exact grading leave only
           slips to flip. What solvers learn moves p, so a proposer that never changes stops being paid. It may pose one
-          problem with other numbers for ever: only equal computations are refused, `seen` or not. Within one group two
+          problem with other numbers, or with `+ 0` added, for ever: only equal computations are refused. In a group two
           proposers may pose the same problem and both are paid. Solvers could raise the proposer's pay by failing, but
           lose their own: 1 each, for at most 4(1-1/N)/N. (One policy in all seats, credited by `trace`, sees the sum:
           use `seat`.) No answer can be whispered: a problem has no comments, and its names are single letters.
@@ -62,7 +64,8 @@ from llm_arena.types import Cause, Json, Message, Move, Outcome, Reply, View
 
 PROPOSER = "proposer_0"
 _ANSWER = re.compile(r"[ \t*_`]*ANSWER[*_`]*:[ \t]*(.*)")
-_NUMBER = re.compile("[-\u2212]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,400})")
+# far longer than any answer, and far shorter than what Python refuses to read
+_NUMBER = re.compile("[-\u2212]?(?:[0-9]{1,3}(?:,[0-9]{3}){1,130}|[0-9]{1,400})")
 _HINT = "End with one line: ANSWER: and a whole number."
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 SOLVING: list[Message] = [
@@ -151,7 +154,7 @@ class ProposerSolver(ArenaEnv):
         max_digits: of each written number, 1 to 6.
         max_lines: of a program, 5 to 20.
         seen: fingerprints of problems that count as posed before.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all rounds and retries.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all rounds.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -178,7 +181,7 @@ class ProposerSolver(ArenaEnv):
         **options: Any,
     ) -> None:
         if form != "any" and form not in FORMS:
-            raise UsageError(f"{self.id}: form={form!r}; expected one of {', '.join(FORMS)}, any")
+            raise UsageError(f"{self.id}: form={form!r:.60}; expected one of {', '.join(FORMS)}, any")
         ranges = {
             "rounds": (rounds, 1, 20),
             "max_operands": (max_operands, 2, 12),
@@ -187,7 +190,9 @@ class ProposerSolver(ArenaEnv):
         }
         for name, (given, low, high) in ranges.items():
             if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected a whole number from {low} to {high}")
+                raise UsageError(f"{self.id}: {name}={given!r:.60}; expected a whole number from {low} to {high}")
+        if seen is not None and not isinstance(seen, list | tuple):
+            raise UsageError(f"{self.id}: seen={seen!r:.60}; expected a list of fingerprints, or None")
         bad = [mark for mark in seen or () if not (isinstance(mark, str) and _FINGERPRINT.fullmatch(mark))]
         if bad:
             raise UsageError(
@@ -195,8 +200,7 @@ class ProposerSolver(ArenaEnv):
                 "actions of a trace"
             )
         if options.get("max_turns") is None and isinstance(solvers, int):
-            retries = options.get("retries")
-            options["max_turns"] = rounds * (1 + solvers) * (1 + (retries if isinstance(retries, int) else 0))
+            options["max_turns"] = rounds * (1 + solvers)
         super().__init__(counts={"solver": solvers}, **options)
         if self.max_turns < rounds * (1 + solvers):
             raise UsageError(
@@ -238,7 +242,10 @@ class ProposerSolver(ArenaEnv):
         """Draws a problem of the window that was not posed before, or a number below 100."""
         by_rule = rng is self.rng  # for the rule `random_legal`: who breaks the rules is paid by no luck
         if seat != PROPOSER:
-            return f"ANSWER: {'9' * self.window.answer_digits if by_rule else int(rng.integers(100))}"
+            if not by_rule:
+                return f"ANSWER: {int(rng.integers(100))}"
+            assert self.problem is not None  # the seat was asked about it
+            return f"ANSWER: {self.problem.value + (1 if self.problem.value < 1 else -1)}"
         self.unpaid = self.unpaid or by_rule
         for _ in range(TRIES):
             reply = draw(rng, self.window, self._template)

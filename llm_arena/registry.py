@@ -165,7 +165,10 @@ def make_env(id: str | EnvSpec, **kwargs: Any) -> ArenaEnv:
     creator = _load(env_id, entry.entry_point)
     arguments = {**entry.kwargs, **given, **kwargs}
     if _is_door(env_id):
-        arguments |= entry.kwargs  # which game it is stands in the id, whatever a spec says
+        game = entry.kwargs["game"]
+        if kwargs.get("game", game) != game:
+            raise UsageError(f"{env_id}: game={kwargs['game']!r:.60}; the id says which game it is, so leave it out")
+        arguments |= entry.kwargs  # whatever a spec says
     _check_arguments(env_id, creator, arguments)
     env = creator(**arguments)
     if not isinstance(env, ArenaEnv):

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from llm_arena.chat_text import Chat
-from llm_arena.parsing import printable, quote
+from llm_arena.parsing import IllegalReply, printable, quote, strip_thinking
 from llm_arena.tool_calls import ToolCall, write_tool_call
 from llm_arena.types import Json
 
@@ -188,16 +188,17 @@ def read_calls(text: str) -> tuple[str, list[ToolCall]]:
 
     Calls among thoughts are none. If one of the blocks can't be read there is no call, and all of it is words.
     """
-    thoughts, closing, answer = text.rpartition("</think>")
-    blocks = [] if "<think>" in answer else _BLOCK.findall(answer)
+    words = text
     calls: list[ToolCall] = []
-    for block in blocks:
-        call = _call(block, ("arguments",))
+    for block in _BLOCK.finditer(_answer(text)):
+        call = _call(block[1], ("arguments",))
         if call is None:
             return text, []
         if call not in calls:
             calls.append(call)
-    return (thoughts + closing + _BLOCK.sub("", answer), calls) if calls else (text, [])
+        before, _, after = words.rpartition(block[0])  # the last one: a thought before it may try the same words
+        words = before + after
+    return words, calls
 
 
 def from_json(text: str) -> str:
@@ -206,9 +207,20 @@ def from_json(text: str) -> str:
     >>> from_json('{"name": "open", "parameters": {"id": "d7"}}')
     '<tool_call>{"name": "open", "arguments": {"id": "d7"}}</tool_call>'
     """
-    thoughts, closing, answer = text.rpartition("</think>")
+    answer = _answer(text).strip()
     call = _call(answer, ("parameters", "arguments"))
-    return text if call is None else thoughts + closing + write_tool_call(call)
+    if call is None or answer not in text:  # a thought in the midst of it
+        return text
+    before, _, after = text.rpartition(answer)
+    return before + write_tool_call(call) + after
+
+
+def _answer(text: str) -> str:
+    """Returns a text without thoughts, as games read it; nothing where a thought was never closed."""
+    try:
+        return strip_thinking(text)
+    except IllegalReply:
+        return ""
 
 
 def _call(text: str, keys: Sequence[str]) -> ToolCall | None:

@@ -202,7 +202,7 @@ def test_a_spec_makes_its_env_again_and_holds_the_version():
     assert env.possible_agents == ["player_0", "player_1", "player_2"] and env.spec.id == "openspiel/kuhn_poker"
     assert env.spec.kwargs["version"] == importlib.metadata.version("open_spiel")
     again = llm_arena.make(EnvSpec.from_json(env.spec.to_json()))
-    assert again.spec == env.spec and again.max_turns == env.max_turns == 2 * env.rules.max_game_length()
+    assert again.spec == env.spec and again.max_turns == env.max_turns == env.rules.max_game_length()
 
 
 def test_another_version_is_refused_and_can_be_overruled():
@@ -223,13 +223,51 @@ def test_the_game_stands_in_the_id():
         ("mfg_garnet", None, UsageError, "mean field"),
         ("negotiation", None, UsageError, "could not be replayed"),
         ("dou_dizhu", None, UsageError, "different actions"),
-        ("kuhn_poker", {"players": 99}, UsageError, "refuses parameters"),
-        ("kuhn_poker", {"cards": 4}, UsageError, "refuses parameters"),
+        ("kuhn_poker", {"players": 99}, UsageError, "can't be set up"),
+        ("kuhn_poker", {"players": 0}, UsageError, "can't be set up"),
+        ("kuhn_poker", {"cards": 4}, UsageError, "can't be set up"),
+        ("kuhn_poker", {"x" * 5000: 4}, UsageError, "can't be set up"),
+        ("kuhn_poker", "abc", UsageError, "names with values"),
+        ("kuhn_poker", 5, UsageError, "names with values"),
+        ("kuhn_poker", {1: 2}, UsageError, "names with values"),
+        # at these OpenSpiel would end the process
+        ("hanabi", {"players": 99}, UsageError, "players=99; expected a whole number from 2 to 5"),
+        ("hanabi", {"colors": 0}, UsageError, "colors=0; expected a whole number from 1 to 5"),
+        ("hanabi", {"hand_size": 0}, UsageError, "hand_size=0"),
+        ("hanabi", {"players": 5, "colors": 1}, UsageError, "more cards than the 10"),
     ],
 )
-def test_what_cant_be_played_says_why(game, parameters, error, words):
-    with pytest.raises(error, match=words):
+def test_what_cant_be_played_says_why_in_one_line(game, parameters, error, words):
+    with pytest.raises(error, match=words) as caught:
         llm_arena.make(f"openspiel/{game}", parameters=parameters)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_odd_options_are_told_and_tries_need_no_turns():
+    with pytest.raises(UsageError, match="retries='1'"):
+        llm_arena.make("openspiel/kuhn_poker", retries="1")
+    env = llm_arena.make("openspiel/tic_tac_toe", retries=3)
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    assert env.max_turns == 9
+    while not env.over:
+        env.step(
+            "?"
+            if rng.random() < 0.5 and env.attempt(env.agent_selection) < 3
+            else env.sample_reply(env.agent_selection, rng)
+        )
+    assert env.outcome is not None
+
+
+@pytest.mark.parametrize(("ranks", "cards"), [(1, 3), (2, 4), (5, 10)])
+def test_the_cards_of_hanabi_are_counted_as_openspiel_counts_them(ranks, cards):
+    for hand in (cards // 2, cards // 2 + 1):
+        parameters = {"colors": 1, "ranks": ranks, "hand_size": hand}
+        if 2 * hand <= cards:
+            llm_arena.make("openspiel/hanabi", parameters=parameters).reset(seed=0)
+        else:
+            with pytest.raises(UsageError, match="more cards"):
+                llm_arena.make("openspiel/hanabi", parameters=parameters)
 
 
 def test_a_missing_suite_names_its_extra(monkeypatch):

@@ -248,10 +248,37 @@ def test_actions_without_names_are_refused(registered):
         llm_arena.make("pettingzoo/mine/buttons-v0", parameters={"space": gymnasium.spaces.Box(0, 1)})
 
 
+@pytest.mark.parametrize(
+    ("game", "parameters", "words"),
+    [
+        ("rps_v2", {"max_cycles": "x"}, "max_cycles='x'; expected something like 15"),
+        ("rps_v2", {"max_cycles": 1.5}, "max_cycles=1.5"),
+        ("rps_v2", {"max_cycles": 0}, "nothing to play"),
+        ("go_v5", {"board_size": 30}, "can't be set up"),
+        ("go_v5", {"board_size": 0}, "nothing to play"),
+        ("go_v5", {"komi": "x"}, "komi='x'"),  # which would raise at the end of a game
+        ("texas_holdem_v4", {"num_players": 40}, "can't be set up"),
+        ("hanabi_v5", {"players": 99}, "from 2 to 5"),  # at which OpenSpiel would end the process
+        ("chess_v6", "abc", "names with values"),
+    ],
+)
+def test_odd_parameters_are_told_in_one_line(game, parameters, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        llm_arena.make(f"pettingzoo/{game}", parameters=parameters)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 700
+
+
+def test_parameters_of_the_right_kind_are_taken():
+    env = llm_arena.make("pettingzoo/go_v5", parameters={"board_size": 5, "komi": 6})
+    env.reset(seed=0)
+    play_out(env, np.random.default_rng(0))
+    assert env.over and env.max_turns == 100
+
+
 def test_what_cant_be_played_says_why(monkeypatch):
     with pytest.raises(NameNotFound, match='Did you mean "connect_four_v3"'):
         llm_arena.make("pettingzoo/connect_for_v3")
-    with pytest.raises(UsageError, match="refuses parameters"):
+    with pytest.raises(UsageError, match="can't be set up"):
         llm_arena.make("pettingzoo/rps_v2", parameters={"num_actions": 4})
     for name in [name for name in sys.modules if "hanabi" in name or "shimmy" in name]:
         monkeypatch.delitem(sys.modules, name)

@@ -219,6 +219,8 @@ def test_a_window_that_is_used_up_says_so():
         ("ANSWER: 23 * 45", None),  # the question is no answer
         ("ANSWER: 1035.0", None),
         ("ANSWER: 10,35", None),
+        (f"ANSWER: 1{',000' * 2000}", None),  # more digits than Python turns into a number
+        (f"ANSWER: {'1' * 5000}", None),
         ("ANSWER:", None),
         ("It is 1035", None),
         ("<think>ANSWER: 1035</think>", None),
@@ -267,7 +269,7 @@ def test_without_a_problem_solvers_are_not_asked():
     env.step("PROBLEM: 7 / 2")
     assert not env.over and "no whole number" in env.observe("proposer_0")["messages"][-1]["content"]
     env.step("PROBLEM: 7 / 0")
-    assert env.over and env.turns == 2 and set(env.returns.values()) == {0.0}
+    assert env.over and env.turns == 1 and set(env.returns.values()) == {0.0}
     env = game(solvers=2, rounds=2, illegal="skip")
     for text in ("love", "PROBLEM: 20 + 7", "ANSWER: 27", "ANSWER: 28"):
         env.step(text)
@@ -299,6 +301,27 @@ def test_a_random_legal_reply_pays_nobody_by_luck():
         for text in (f"ANSWER: {right}", "?", "PROBLEM: 20 + 7", "ANSWER: 27", "?"):
             env.step(text)
         assert env.returns == {"proposer_0": 1.0, "solver_0": 2.0, "solver_1": 0.0}
+
+
+def test_a_random_legal_answer_is_wrong_even_for_the_largest_number_of_the_window():
+    for program, value in (
+        (f"a = 2 * 5\nb = a{' * a' * 19}\nprint(b * 9 + (b - 1))", 10**21 - 1),
+        ("print(0)", 0),
+        ("print(-5)", -5),
+    ):
+        env = game(solvers=2, form="program", max_lines=5, max_digits=1, illegal="random_legal")
+        env.step(f"PROGRAM:\n{program}\nEND")
+        assert env.last_step.action["answer"] == str(value)
+        env.step("?")
+        assert re.fullmatch(env.grammar("solver_0"), env.last_step.action["random_legal"])
+        env.step(f"ANSWER: {value}")
+        assert env.returns == {"proposer_0": 1.0, "solver_0": 0.0, "solver_1": 1.0}
+
+
+def test_a_chain_of_names_is_refused_and_not_raised():
+    env = game(solvers=2, form="program")
+    env.step("PROGRAM:\na = 1\nprint(a" + "+a" * 990 + ")\nEND")
+    assert env.over and env.last_step.cause is Cause.ILLEGAL
 
 
 # ---- who sees what ---------------------------------------------------------------------------------------------
@@ -410,12 +433,17 @@ def test_answers_of_the_grammar_are_readable():
         ({"max_digits": 7}, "from 1 to 6"),
         ({"max_lines": True}, "from 5 to 20"),
         ({"seen": ["3 + 4"]}, "fingerprints"),
+        ({"seen": 5}, "fingerprints"),
+        ({"seen": True}, "fingerprints"),
+        ({"form": "x" * 5000}, "expected one of"),
+        ({"retries": "1"}, "expected 0 or more"),
         ({"rounds": 2, "max_turns": 9}, "at least 18"),
     ],
 )
 def test_bad_arguments_are_told(kwargs, says):
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=says) as caught:
         llm_arena.make(GAME, **kwargs)
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,9 @@ def in_python(program):
         "".join(" " * 4 * k + "if 1 < 2:\n" for k in range(25)) + " " * 100 + "print(1)",
         "x = 1\n" * 31 + "print(x)",
         "print(1)" + " " * 3000,
+        "a = 1\nprint(a" + "+a" * 990 + ")",  # names are no numbers, so their count is no bound
+        "a = 1\na = " + "-a*" * 600 + "a\nprint(a)",
+        "print(" + "1+" * 101 + "1)",
     ],
 )
 def test_programs_that_fail_say_why_in_one_line(program):
@@ -120,6 +123,26 @@ def test_programs_that_fail_say_why_in_one_line(program):
     with pytest.raises(LanguageError) as caught:
         run(program)
     assert str(caught.value) and "\n" not in str(caught.value) and time.perf_counter() - began < 1
+
+
+def called_deep(depth, function):
+    return function() if depth == 0 else called_deep(depth - 1, function)
+
+
+def test_the_longest_lines_run_below_a_deep_stack():
+    limits = Limits(operands=400, steps=100_000)
+    chain = "a" + "+a" * 97
+    programs = [
+        f"a = 1\nprint({chain})",
+        "a = 1\n" + "".join(" " * k + "for i in range(1):\n" for k in range(18)) + f"{' ' * 18}a = {chain}\nprint(a)",
+        "a = 1\nb = " + "(" * 18 + "-a" + "*a" * 78 + ")" * 18 + "\nprint(b)",
+    ]
+    values = [called_deep(60, lambda text=text: run(text, limits)).value for text in programs]
+    assert values == [98, 98, -1]
+    assert called_deep(60, lambda: evaluate("1" + "-1" * 99)).value == -98
+    for text in ("1" + "-1" * 100, "1" + "*1" * 990):
+        with pytest.raises(LanguageError):
+            called_deep(60, lambda text=text: evaluate(text, limits))
 
 
 def test_limits_are_limits():
@@ -175,6 +198,20 @@ BASE = "x = 3\ny = 4\nfor i in range(2):\n    x = x + y\nprint(x)"
         ("x = 3\ny = 4\nfor i in range(3):\n    x = x + y\nprint(x)", False),
         ("x = 3\ny = 4\nfor i in range(2):\n    x = x - y\nprint(x)", False),
         ("x = 3\ny = 4\nfor i in range(2):\n    if i < 5:\n        x = x + y\nprint(x)", False),
+        (f"{BASE[:-8]}if 1 < 2:\n    b = 1\nprint(x)", True),  # compares written numbers
+        ("x = 3\ny = 4\nif 1 > 2:\n    x = 7\nelse:\n    x = x + y + y\nprint(x)", True),
+        (f"{BASE[:-8]}for i in range(1):\n    b = 1\nprint(x)", True),  # a block that nothing depends on
+        (
+            f"{BASE[:-8]}for i in range(x):\n    b = i\n    if b < y:\n        c = [b, x]\n        c[0] = b\nprint(x)",
+            True,
+        ),
+        (f"{BASE[:-8]}if x < y:\n    b = x\nelse:\n    b = y\nprint(x)", True),
+        ("x = 3\ny = 4\nx = x + y\nx = x + y\nprint(x)", True),  # the loop written out
+        (f"{BASE[:-8]}b = x\nif b > y:\n    x = x\nprint(x)", False),  # what is printed may depend on it
+        (f"{BASE[:-8]}for i in range(x):\n    b = i\nx = x + b - b\nprint(x)", False),
+        (f"{BASE[:-8]}if x > y:\n    print(x)", False),
+        (f"{BASE[:-1]} + 0)", False),  # arithmetic is not simplified
+        (f"{BASE[:-1]} * 1)", False),
         ("print(11)", False),
     ],
 )
@@ -266,6 +303,9 @@ def test_random_programs_agree_with_python():
             failed += 1
             continue
         assert int(in_python(program)) == result.value == int(in_python(result.text)), program
+        idle = "\nif x < y:\n    b = max(a)\nfor j in range(2):\n    b = x * y\nprint("
+        padded = idle.join(program.rsplit("\nprint(", 1))
+        assert run(padded, Limits(lines=100, operands=500, value_digits=400)).fingerprint == result.fingerprint, padded
         agreed += 1
     assert agreed > 500 and failed > 100
 

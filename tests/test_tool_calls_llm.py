@@ -12,14 +12,15 @@ import pytest
 
 import llm_arena
 from llm_arena.engines.fake import FakeEngine
+from llm_arena.parsing import IllegalReply
 from llm_arena.recorder import sequences
 from llm_arena.registry import make
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.runtime import Runtime
 from llm_arena.tokens import ChatFormat
-from llm_arena.tool_calls import ToolCall, write_tool_call
-from llm_arena.tool_format import described, parser_name, read_calls
-from llm_arena.types import Cause, Completion, Trace
+from llm_arena.tool_calls import ToolCall, read_tool_call, write_tool_call
+from llm_arena.tool_format import described, from_json, parser_name, read_calls, structured
+from llm_arena.types import Cause, Completion, Reply, Trace
 from tool_parts import HERMES, HERMES_TAGS, LLAMA, MISTRAL, TOOLS, Lookup, chat_with
 
 llm = importlib.import_module("llm_arena.agents.llm")
@@ -266,6 +267,39 @@ def test_a_result_without_a_call_before_it_is_told_as_well(chats: dict[str, Chat
 def test_calls_among_thoughts_are_none() -> None:
     for text in (f"<think>{write_tool_call(OPEN)}</think>done", f"<think>{write_tool_call(OPEN)}"):
         assert read_calls(text) == (text, [])
+
+
+def test_the_history_shows_a_call_wherever_the_game_reads_one(chats: dict[str, ChatFormat]) -> None:
+    call, other = write_tool_call(OPEN), write_tool_call(SEARCH)
+    texts = {
+        f"<think>a</think>{call}<think>b</think>": "<think>a</think><think>b</think>",
+        f"<think>{call}?</think>So: {call}": f"<think>{call}?</think>So: ",
+        f"a</think>{call}<think>b</think> Now.": "a</think><think>b</think> Now.",
+        f"<think>a</think>{call} and {call}": "<think>a</think> and ",
+        f"{call}</think>done": None,
+        f"{call}<think>b": None,
+        f"<think>a</think>{other}</think>{call}": f"<think>a</think>{other}</think>",
+    }
+    for text, words in texts.items():
+        try:
+            read = read_tool_call(Reply(text), TOOLS)
+        except IllegalReply:
+            read = None
+        assert (read is None) == (words is None)
+        assert read_calls(text) == ((text, []) if words is None else (words, [OPEN]))
+    trace, _, _ = play(chats["hermes"], [f"<think>a</think>{call}<think>b</think>", "ANSWER: Ada"])
+    assert trace.turns[0].action == ["open", {"id": "d7"}]
+    [answered] = [message for message in structured(view_of(trace, 1)) if message["role"] == "tool"]
+    assert (answered["name"], answered["tool_call_id"]) == ("open", "000020000")
+
+
+def test_a_bare_object_between_thoughts_is_read_as_the_game_reads_it() -> None:
+    bare = '{"name": "open", "parameters": {"id": "d7"}}'
+    assert from_json(f"<think>{bare}</think>\n{bare}<think>so</think>") == (
+        f"<think>{bare}</think>\n{write_tool_call(OPEN)}<think>so</think>"
+    )
+    for text in ("", " ", "<think>", f"<think>{bare}", f"{bare}</think>", bare.replace("d7", "<think>x</think>d7")):
+        assert from_json(text) == text
 
 
 # ---- the package renderers ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from llm_arena.env import ArenaEnv
-from llm_arena.errors import MissingExtra, UsageError
+from llm_arena.errors import ArenaError, MissingExtra, UsageError
 from llm_arena.parsing import normalize, printable
 from llm_arena.types import Cause, Json, Move, Outcome
 
@@ -39,7 +39,7 @@ class Door(ArenaEnv):
         game: its name there.
         version: the version of the package that the episode was recorded with; None: the one that is installed.
         parameters: the game's own parameters, as its suite names them.
-        max_turns: None: enough for the longest game that the suite allows, tries included.
+        max_turns: None: enough for the longest game that the suite allows.
 
     Raises:
         MissingExtra: the suite is not installed.
@@ -65,6 +65,14 @@ class Door(ArenaEnv):
         max_turns: int | None = None,
         **options: Any,
     ) -> None:
+        named = parameters is None or (
+            isinstance(parameters, Mapping) and all(isinstance(key, str) for key in parameters)
+        )
+        if not named:
+            raise UsageError(
+                f"{self.namespace}/{game}: parameters={parameters!r:.200}; expected names with values, like "
+                "{'players': 3}"
+            )
         self.game = game
         self.parameters = dict(parameters or {})
         self.card(id=f"{self.namespace}/{game}", summary=f"{game} of {self.package}")
@@ -77,10 +85,20 @@ class Door(ArenaEnv):
                 f"{self.id} was recorded with {self.package} {version}, and {self.version} is installed; its rules may "
                 f"differ. Install what it was recorded with, or pass version=None to play by what is installed."
             )
-        turns = self.open()
+        try:
+            turns = self.open()
+        # the boundary of the suites: no document says what they raise at odd parameters
+        except (AssertionError, AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+            if isinstance(error, ArenaError) or not self.parameters:
+                raise
+            raise self.refused(error) from error
+        if type(turns) is not int or turns < 1:
+            raise UsageError(
+                f"{self.id}: parameters={self.parameters!r:.200} leave nothing to play: the longest game has "
+                f"{turns!r:.20} turns; expected 1 or more"
+            )
         self._contest = self.zero_sum  # `illegal="penalty"` makes an instance say that it is not zero-sum
-        tries = 1 + (options.get("retries") or 0)
-        super().__init__(max_turns=turns * tries if max_turns is None else max_turns, **options)
+        super().__init__(max_turns=turns if max_turns is None else max_turns, **options)
         self.metadata = {**self.metadata, "name": self.id.replace("/", "_").replace("-", "_")}
 
     def installed(self) -> str:
@@ -99,6 +117,13 @@ class Door(ArenaEnv):
         """Returns the error for a package that is not installed."""
         return MissingExtra(
             f'{self.id} needs the package "{package}". Install it with: pip install "llm-arena[{self.extra}]".'
+        )
+
+    def refused(self, error: Exception) -> UsageError:
+        """Returns the error for parameters that the suite does not take, with its own words in one line."""
+        return UsageError(
+            f"{self.id} can't be set up with parameters={self.parameters!r:.200}: {type(error).__name__}: "
+            f"{' '.join(str(error).split()):.300}"
         )
 
     def resolved(self) -> dict[str, Json]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,26 @@ def observed(position: Any, player: int) -> str:
     return str(position) if nothing_hidden else str(position.information_state_string(player))
 
 
+def check_hanabi(env_id: str, parameters: Mapping[str, Json]) -> None:
+    """Raises a `UsageError` for numbers at which the Hanabi environment ends the whole process.
+
+    The bounds are those of hanabi_game.cc (google-deepmind/hanabi-learning-environment), which raises nothing.
+    """
+    sizes = {"players": 2, "colors": 5, "ranks": 5, "max_life_tokens": 3} | dict(parameters)
+    sizes.setdefault("hand_size", 5 if sizes["players"] in (2, 3) else 4)
+    most = {"players": 5, "colors": 5, "ranks": 5, "hand_size": 25, "max_life_tokens": 50}
+    for name, high in most.items():
+        low = 2 if name == "players" else 1
+        if type(sizes[name]) is not int or not low <= sizes[name] <= high:
+            raise UsageError(f"{env_id}: {name}={sizes[name]!r:.60}; expected a whole number from {low} to {high}")
+    cards = sizes["colors"] * max(2 * sizes["ranks"], 3)
+    if sizes["players"] * sizes["hand_size"] > cards:
+        raise UsageError(
+            f"{env_id}: {sizes['players']} players with hand_size={sizes['hand_size']} need more cards than the "
+            f"{cards} that these colors and ranks have; use more of these, or smaller hands"
+        )
+
+
 @functools.lru_cache(maxsize=64)
 def load(game: str, parameters: str) -> Any:
     """Returns a game of OpenSpiel, which never changes and so is shared: some take long to load.
@@ -167,10 +187,12 @@ class OpenSpielGame(Door):
         names = pyspiel.registered_names()
         if self.game not in names:
             raise NameNotFound(f'OpenSpiel has no game "{self.game}".{did_you_mean(self.game, names)}')
+        if self.game == "hanabi":
+            check_hanabi(self.id, self.parameters)
         try:
             self.rules = load(self.game, json.dumps(self.parameters, sort_keys=True))
         except (pyspiel.SpielError, IndexError, TypeError) as error:
-            raise UsageError(f"{self.id}: OpenSpiel refuses parameters={self.parameters}: {error}") from error
+            raise self.refused(error) from error
         kind = self.rules.get_type()
         if kind.dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
             raise UsageError(f"{self.id} is a mean field game, which has no seats; choose a game of players")

@@ -31,7 +31,7 @@ from llm_arena.types import Cause, Json, Move, Reply
 HOSTED = ("CharacterConclave", "Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
 """Games in which a model behind a network service is judge or player."""
 
-_BRACKETED = re.compile(r"\[([^\[\]\n]*)\]")
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]")
 _BASE = re.compile(r"(?P<base>.+?)-v\d+")
 
 
@@ -174,10 +174,7 @@ class TextArenaGame(Door):
         except ImportError as error:
             raise self.missing(error.name or self.package) from error
         except (AssertionError, LookupError, OSError, SyntaxError, TypeError, ValueError) as error:
-            what = " ".join(str(error).split())[:300]
-            raise UsageError(
-                f"{self.id} can't be set up with parameters={self.parameters}: {type(error).__name__}: {what}"
-            ) from error
+            raise self.refused(error) from error
         self.inner.state.error_allowance = 0
 
     def begin(self, rng: np.random.Generator) -> str:
@@ -261,12 +258,16 @@ class TextArenaGame(Door):
         return self.end()
 
     def read(self, reply: Reply) -> str:
-        """Returns the reply without its thinking; of a known game's move it may hold one answer only."""
+        """Returns the reply without its thinking; of a known game's move only its one answer, in brackets.
+
+        TextArena searches a reply by patterns of its own, some of which take brackets that go over several lines.
+        """
         text = strip_thinking(reply).strip()
         if not text:
             raise IllegalReply(Cause.EMPTY, "Your reply was empty.")
         if self.kind is None or self.kind.talks(self.inner):
             return text
+        text = " ".join(text.split())
         answers = _BRACKETED.findall(text)
         if not answers:
             raise IllegalReply(Cause.UNPARSABLE, "Write your move in square brackets.")
@@ -274,7 +275,7 @@ class TextArenaGame(Door):
             raise IllegalReply(Cause.AMBIGUOUS, "Give one answer only.")
         if reply.finish == "length" and text != f"[{answers[0]}]":
             raise IllegalReply(Cause.LENGTH, "Be shorter.")
-        return text
+        return f"[{answers[0]}]"
 
     def take_back(self) -> None:
         """Plays the episode up to here again, without the last reply."""

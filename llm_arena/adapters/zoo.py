@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ import gymnasium
 import numpy as np
 
 from llm_arena.adapters import Door, OwnLuck, label_actions, menu
-from llm_arena.adapters.openspiel import RULES, draw_chance
+from llm_arena.adapters.openspiel import RULES, check_hanabi, draw_chance
 from llm_arena.errors import NameNotFound, UsageError, did_you_mean
 from llm_arena.parsing import read_choice
 from llm_arena.types import Json, Move, Reply
@@ -281,6 +282,7 @@ class ZooGame(Door):
         )
         with self.inside():
             self.raw.reset(seed=0)
+            self.labels(self.raw.agent_selection)  # some boards have more points than names for them
             return self.kind.turns(self.raw)
 
     def make_raw(self) -> Any:
@@ -290,15 +292,27 @@ class ZooGame(Door):
         name = self.game if "/" in self.game or not match else f"classic/{match['name']}-v{match['version']}"
         if name not in zoo.aec_registry:
             raise NameNotFound(f'PettingZoo has no game "{self.game}".{did_you_mean(self.game, KINDS)}')
+        if self.game == "hanabi_v5":
+            check_hanabi(self.id, self.parameters)
         try:
             with self.inside(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the envs' own words on the precision of their spaces
-                return zoo.make("aec", name, **self.parameters).unwrapped
+                raw = zoo.make("aec", name, **self.parameters).unwrapped
         except ImportError as error:
             lacking = error.name or getattr(error.__cause__, "name", None) or self.package
             raise self.missing(lacking.partition(".")[0]) from error
-        except (TypeError, ValueError, AssertionError) as error:
-            raise UsageError(f"{self.id}: PettingZoo refuses parameters={self.parameters}: {error}") from error
+        if self.game in KINDS:
+            self.check_kinds(raw)
+        return raw
+
+    def check_kinds(self, raw: Any) -> None:
+        """Raises a `UsageError` for a parameter of another kind than its default, which may raise only as one plays."""
+        declared = inspect.signature(type(raw).__init__).parameters
+        for name, value in self.parameters.items():
+            default = declared[name].default if name in declared else None
+            wanted = int | float if isinstance(default, float) else type(default)
+            if default is not None and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)):
+                raise UsageError(f"{self.id}: {name}={value!r:.60}; expected something like {default!r}")
 
     def inside(self) -> OwnLuck:
         """Returns what to be inside of while PettingZoo's env is called."""
@@ -342,16 +356,20 @@ class ZooGame(Door):
         """Returns PettingZoo's name of a seat."""
         return str(self.raw.possible_agents[self.possible_agents.index(seat)])
 
-    def ask(self) -> str:
-        """Tells who has to act what it sees, and returns it. Call it inside."""
-        agent = self.raw.agent_selection
-        seat: str = self.possible_agents[self.raw.possible_agents.index(agent)]
+    def labels(self, agent: str) -> dict[str, int]:
+        """Returns the legal actions of PettingZoo's `agent`, by name. Call it inside."""
         seen = self.raw.observe(agent)
         mask = seen.get("action_mask") if isinstance(seen, dict) else None
         mask = self.raw.infos[agent].get("action_mask") if mask is None else mask
         count = int(self.raw.action_space(agent).n)
         legal = range(count) if mask is None else np.flatnonzero(mask)
-        labels = label_actions({int(action): self.kind.name(self.raw, agent, int(action)) for action in legal})
+        return label_actions({int(action): self.kind.name(self.raw, agent, int(action)) for action in legal})
+
+    def ask(self) -> str:
+        """Tells who has to act what it sees, and returns it. Call it inside."""
+        agent = self.raw.agent_selection
+        seat: str = self.possible_agents[self.raw.possible_agents.index(agent)]
+        labels = self.labels(agent)
         self.choices = {seat: labels}
         # in an open game a move that anybody could make is known to all: it reads as illegal, not as unclear
         for other in [seat] if self.hidden else self.possible_agents:

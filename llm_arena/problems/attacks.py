@@ -13,14 +13,33 @@ from typing import Literal
 import msgspec
 
 from llm_arena.parsing import IllegalReply, strip_thinking
-from llm_arena.problems.final_answers import TAG, tagged
+from llm_arena.problems.final_answers import TAG, fenced, tagged
 from llm_arena.types import Cause, Message, Reply
 
 Status = Literal["right", "wrong", "unknown"]
 Made = Literal["attack", "pass", "missed"]
 
-_CALL = re.compile(r"[\s*_`#]*(?:(NO FLAW)[\s*_`.!]*|FLAW[*_`]*\s*:[\s*_`]*(\S.*))", re.IGNORECASE)
-_NONE = re.compile(r"(?:none|no flaw|nothing)[\s*_`.!]*", re.IGNORECASE)
+_CALL = re.compile(
+    r"[\s*_`#]*(?:(NO FLAWS?)(?:[\s*_`]*|[\s*_`]*[,.;:!(\u2013\u2014-](.*)|[*_`]*\s+(?:found|here|at all)[\s*_`.!]*)"
+    r"|FLAW[*_`]*\s*:[\s*_`]*(\S.*))",
+    re.IGNORECASE,
+)
+_CLEAR = r"(?:it|this|that|the answer) is (?:right|correct)"
+_LACKS = r"(?:(?:there(?: is|'s| are| was| were)|i (?:can )?(?:see|find|found)|it has) )?"
+_FAULT = r"(?:flaw|error|mistake|problem|issue)s?"
+_NONE = re.compile(
+    rf"(?:{_CLEAR}|{_LACKS}(?:none|nothing|n/?a|no|not any|not applicable|(?:no|not an?|without) {_FAULT})"
+    r"(?: (?:is|are|was|were|can be|to be))?(?: (?:found|seen|present|here|there|at all|wrong))*)[\s*_`.!]*",
+    re.IGNORECASE,
+)
+"""What after FLAW: says that there is none."""
+_DENIES = re.compile(rf"(?:{_CLEAR}|{_LACKS}(?:none|n/a|no {_FAULT}))\b", re.IGNORECASE)
+_TURNS = re.compile(
+    r"\b(?:but|except|however|though|although|unless|flaw)\b"
+    r"|(?<!not )(?<!nothing )(?<!nothing is )\b(?:wrong|incorrect)\b",
+    re.IGNORECASE,
+)
+"""What in a reason after NO FLAW takes it back."""
 _VERDICT = re.compile(r"[\s*_`#]*VERDICT[*_`]*\s*:[\s*_`\[]*(right|wrong|unsure)[\s*_`\].!]*", re.IGNORECASE)
 
 
@@ -49,7 +68,7 @@ def _opening(system: str, *turns: tuple[str, str]) -> list[Message]:
 
 
 def _answered(problem: str, said: str, answer: str) -> str:
-    shown = f"The thinker said:\n> {said} {tagged(answer)}\n\nThe thinker's answer: {answer}"
+    shown = f"The thinker said:\n{fenced(f'{said} {tagged(answer)}')}\n\nThe thinker's answer:\n{fenced(answer)}"
     return f"{problem}\n\n{shown}\n\n{ASKS_FOR_CALL}"
 
 
@@ -132,16 +151,21 @@ def pay(
 def read_call(reply: Reply) -> str | None:
     r"""Returns what is wrong according to the adversary's last line of the agreed form; None if it passes.
 
+    Words after a flaw that say that there is none make a pass, and so do reasons after NO FLAW.
+
     >>> read_call(Reply("NO FLAW?\nNo, look.\nFLAW: 3 + 4 is 7.")), read_call(Reply("All is well.\n**NO FLAW**"))
     ('3 + 4 is 7.', None)
 
     Raises:
-        IllegalReply: there is no such line.
+        IllegalReply: there is no such line, or it says both (ambiguous).
     """
+    hint = "End with one line: FLAW: and what is wrong, or NO FLAW."
     found = [match for match in map(_CALL.fullmatch, strip_thinking(reply).splitlines()) if match]
     if not found:
-        raise IllegalReply(Cause.UNPARSABLE, "End with one line: FLAW: and what is wrong, or NO FLAW.")
-    passed, flaw = found[-1].groups()
+        raise IllegalReply(Cause.UNPARSABLE, hint)
+    passed, reason, flaw = found[-1].groups()
+    if _TURNS.search(reason or "") or (flaw and _DENIES.match(flaw) and not _NONE.fullmatch(flaw)):
+        raise IllegalReply(Cause.AMBIGUOUS, hint)
     return None if passed or _NONE.fullmatch(flaw) else flaw.strip()
 
 

@@ -21,9 +21,12 @@ nothing else. Every program is also a Python program, and prints the same there.
 Comments and blank lines are left out. Numbers are exact; lists hold numbers, and a list has one name.
 
 Two problems have one fingerprint if they are the same computation: names, spaces, brackets, the order of sums and
-products, the order of lines that don't depend on each other, and lines without effect do not matter. It is found while
-the problem runs: each number carries a hash of how it came about, for which sums add and products multiply modulo a
-prime; the printed number's hash is taken together with those of all conditions, ranges and places that were looked at.
+products, the order of lines that don't depend on each other, lines and blocks that what is printed does not depend on,
+conditions that compare written numbers, and loops written out do not matter. It is found while the problem runs: each
+number carries a hash of how it came about, for which sums add and products multiply modulo a prime; the printed
+number's hash is taken together with those of the conditions, ranges and places that were looked at on the way to it.
+Arithmetic is not simplified, so what changes nothing in it is another computation: `+ 0`, `* 1`, `6 / 2` for 3, or a
+condition on a name that happens to hold.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
 from llm_arena.problems.small_language_reader import (
+    NAME,
     LanguageError,
     Limits,
     Node,
@@ -103,11 +107,59 @@ def run(text: str, limits: Limits | None = None) -> Result:
     """
     limits = limits or Limits()
     body, shown = read_program(text, limits)
-    machine = _Machine(limits)
+    machine, bare = _Machine(limits), _Machine(limits)
     machine.run(body)
     if machine.printed is None:
         raise LanguageError("nothing is printed; end with print(x)")
-    return machine.result(shown, machine.printed, [("program", machine.printed.term), ("control", machine.control)])
+    bare.run(_kept(body, _needed(body)))  # the same number in the same way, without what has no effect on it
+    return machine.result(shown, machine.printed, [("program", machine.printed.term), ("control", bare.control)])
+
+
+def _needed(body: list[Node]) -> set[str]:
+    """Returns the names that what is printed may depend on, by which statements set and read them, in any order."""
+    needed: set[str] = set()
+    while True:
+        grown = needed.union(*[_read(statement) for statement in _kept(body, needed)])
+        if grown == needed:
+            return needed
+        needed = grown
+
+
+def _kept(body: list[Node], needed: set[str]) -> list[Node]:
+    """Returns the statements that print, or set a name that is needed, and the blocks around them."""
+    kept: list[Node] = []
+    for statement in body:
+        blocks = [_kept(part, needed) for part in statement if _is_block(part, statement)]
+        own = statement[0] == "print" or (statement[0] != "if" and statement[1] in needed)
+        if own or any(blocks):
+            rest = iter(blocks)
+            kept.append(tuple(next(rest) if _is_block(part, statement) else part for part in statement))
+    return kept
+
+
+def _is_block(part: object, statement: Node) -> TypeGuard[list[Node]]:
+    return isinstance(part, list) and statement[0] in ("if", "for")
+
+
+def _read(statement: Node) -> set[str]:
+    """Returns the names that a statement reads, with those of its blocks."""
+    names: set[str] = set()
+    for part in statement[2:] if statement[0] in ("let", "list", "for") else statement[1:]:
+        if _is_block(part, statement):
+            names = names.union(*[_read(inner) for inner in part])
+        else:
+            names |= _names(part)
+    return names
+
+
+def _names(node: object) -> set[str]:
+    """Returns the names in a tree."""
+    if isinstance(node, str):
+        return {node} if NAME.fullmatch(node) else set()
+    names: set[str] = set()
+    for part in node if isinstance(node, tuple | list) else ():
+        names |= _names(part)
+    return names
 
 
 class _Machine:
@@ -144,10 +196,14 @@ class _Machine:
                         raise LanguageError("more than one number is printed; print one, once")
                     self.printed = self.number(value)
                 case ("if", str(sign), tuple(left), tuple(right), list(then), *rest):
-                    self._choose(sign, self.number(left), self.number(right), then, rest)
+                    left_number, right_number = self.number(left), self.number(right)
+                    if _names(left) or _names(right):
+                        self._note(sign, left_number.term, right_number.term)
+                    self._choose(sign, left_number, right_number, then, rest)
                 case ("for", str(name), "range", tuple(first), tuple(last), list(inner)):
                     low, high = self.number(first), self.number(last)
-                    self._note("range", low.term, high.term)
+                    if _names(first) or _names(last):  # else what the loop does says how often it is done
+                        self._note("range", low.term, high.term)
                     for count in range(int(low.value), int(high.value)):
                         self.names[name] = _literal(count)
                         self._step()
@@ -219,7 +275,6 @@ class _Machine:
 
     def _choose(self, sign: str, left: _Number, right: _Number, then: list[Node], rest: list[object]) -> None:
         self.effort += max(_length(left), _length(right))
-        self._note(sign, left.term, right.term)
         if _COMPARE[sign](left.value, right.value):
             self.run(then)
         elif rest and isinstance(rest[0], list):
@@ -227,7 +282,8 @@ class _Machine:
 
     def _place(self, node: Node, values: list[_Number]) -> int:
         place = self.number(node)
-        self._note("place", place.term)
+        if _names(node):
+            self._note("place", place.term)
         if not 0 <= place.value < len(values):
             raise LanguageError(f"there is no item {place.value} in a list of {len(values)}")
         return int(place.value)

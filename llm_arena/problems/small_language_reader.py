@@ -9,10 +9,12 @@ import msgspec
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20
 """Of brackets and signs in each other, and of blocks in each other."""
+MAX_TOKENS = 200
+"""Of a line. A chain of sums is as deep a tree as it is long, and the machine goes down it by recursion."""
 FUNCTIONS = ("len", "sum", "min", "max")
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _TOKEN = re.compile(r" *(?:([0-9]+)|([A-Za-z_][A-Za-z_0-9]*)|(//|[-+*]=|[<>=!]=|[-+*/%()\[\],:<>=]))")
-_NAME = re.compile(r"[a-z][0-9]?")
+NAME = re.compile(r"[a-z][0-9]?")
 _ALIKE = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", "\u2013": "-"})
 
 Node = tuple[object, ...]
@@ -98,6 +100,7 @@ class _Tokens:
                 if len(number) > 1 and number[0] == "0":
                     raise LanguageError(f"{number} begins with 0")
             self.tokens.append(number or name or sign)
+            within(len(self.tokens), MAX_TOKENS, "numbers, names and signs in a line")
             place = found.end()
 
     def text(self) -> str:
@@ -110,7 +113,7 @@ class _Tokens:
                 not before or not (before[-1].isalnum() or before in ")]") or before in ("in", "if")
             )
             calls = token in "([" and previous and (previous in FUNCTIONS or previous in ("range", "print"))
-            indexes = token == "[" and bool(_NAME.fullmatch(previous))
+            indexes = token == "[" and bool(NAME.fullmatch(previous))
             tight = not shown or token in ")],:" or previous in ("(", "[") or sign or calls or indexes
             shown += token if tight else " " + token
             previous = token
@@ -132,7 +135,7 @@ class _Tokens:
 
     def name(self) -> str:
         token = self.take()
-        if not _NAME.fullmatch(token):
+        if not NAME.fullmatch(token):
             raise LanguageError(f"{token[:20]!r} is no name; names are one letter, and a digit if need be")
         return token
 
@@ -170,7 +173,7 @@ class _Tokens:
             name = self.name()
             self.take(")")
             return (token, name)
-        if self.exact or not _NAME.fullmatch(token):
+        if self.exact or not NAME.fullmatch(token):
             raise LanguageError(f"expected a number, got {token[:20]!r}")
         if self.peek() == "[":
             self.take()
