@@ -61,6 +61,7 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
+from llm_arena.parsing import quote
 from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.final_answers import (
@@ -284,7 +285,7 @@ class ThinkerVerifier(ArenaEnv):
         else:
             proposal = "The thinker gave no answer."
             if answer is not None:
-                proposal = f"The thinker's answer: {shown_answer(answer)}"
+                proposal = f"The thinker's answer:\n{quote(shown_answer(answer))}"
             message = f"{self.question.text}\n\nThe thinker {said}\n\n{proposal}\n\nWhat is the right answer?"
         self.tell(OTHER[seat], message)
         return Move(next=OTHER[seat], action=answer)

@@ -111,9 +111,7 @@ def test_peers_are_compared_within_their_episode() -> None:
     }
     assert (credit.groups, credit.uninformative) == (3, 1)
     pooled = by_seat(traces, "group_mean").advantages
-    assert pooled["easy", "solver_0"] == pooled["fair", "solver_0"] == 0.25, (
-
-    )
+    assert pooled["easy", "solver_0"] == pooled["fair", "solver_0"] == 0.25
 
 
 def test_running_baseline_is_read_before_its_update() -> None:
