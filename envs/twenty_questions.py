@@ -2,45 +2,53 @@ r"""twenty-questions-v0: a guesser finds a secret thing by questions that are an
 
 Roles     guesser_0, and answerer_0, who knows the secret. With `answerers=0` there is no answerer: the table answers,
           and the game has one seat.
-Secret    drawn from `split` ("train", "heldout", or "all") of 500 things with 166 yes-or-no properties
+Secret    drawn from `split` ("train", "heldout", or "all") of 500 things with 184 yes-or-no properties
           (llm_arena/problems/twenty_questions_table.py; every fifth is held out), or from the argument `secrets`: a
           list of names, or the path of a text file with one name a line (its SHA-256 enters the spec as
-          `secrets_sha256`); or it is the argument `secret`. Without an answerer it has to be in the table.
+          `secrets_sha256`); or it is the argument `secret`. At most 60 letters, digits, spaces and '&.,:!()/+-. Without
+          an answerer it has to be in the table.
 Actions   the guesser: `ASK: Is it an animal?` or `GUESS: piano`; both use up one of `questions` (default 20) turns. A
           guess is right if it names the secret, article, case, hyphens and a plural s aside. The answerer:
           `ANSWER: yes`, `ANSWER: no` or `ANSWER: unknown`. The last such line of a reply counts; one that asks
           and guesses is ambiguous.
 Table     understands a question that asks for one of its properties in the table's words or in a listed phrasing
-          ("Can you eat it?"); what it does not understand it answers with unknown. It never guesses at meaning: "Is it
-          not an animal?" is unknown. `show_questions=True` lists the table's own questions to the guesser.
+          ("Is it edible?"), word for word but for adverbs like "usually"; what it does not understand, and what is
+          neither true nor false of the secret (whether a grape is round), it answers with unknown. It never guesses at
+          meaning: "Is it not an animal?" and "Does it eat people?" are unknown. `show_questions=True` lists the
+          table's own questions to the guesser.
 Rewards   guesser: 1 - (k - 1) / (2 * questions) if its k-th turn finds the secret, else 0. Worked: of 20, the first 1,
           the 11th 0.75, the 20th 0.525. A forfeit -1.
-          answerer: for being true to the table, not for what becomes of the guesser. Of the questions that the table
-          understands each answer that agrees with it counts +1, the opposite -1, unknown 0; the mean is taken apart
-          for those where yes is right and those where no is, and the reward is the mean of the two (of the one, if
-          there is only one; 0 without any). Worked: yes is right three times: yes, yes, unknown: 2/3; no is right
+          answerer: for being true to the table, not for what becomes of the guesser. Of the questions to which the
+          table says yes or no each answer that agrees with it counts +1, the opposite -1, unknown 0; the mean is taken
+          apart for those where yes is right and those where no is, and the reward is the mean of the two (of the one,
+          if there is only one; 0 without any). Worked: yes is right three times: yes, yes, unknown: 2/3; no is right
           twice: no, yes: 0; the reward is 1/3. A forfeit -1.
 Ends      when the secret is guessed or the turns are used up. A guesser's forfeit ends it. An answerer that forfeits
-          drops out, and the table answers for it from then on. `skip`: a guesser's turn is used up, an answerer's
-          answer is unknown.
+          drops out, and the table answers for it from then on. `skip`: a guesser's turn is used up; an
+          answerer's answer is unknown and counts -1. `random_legal`: a guesser asks "Is it secret?", which helps it to
+          nothing; an answerer gives the answer that is untrue, if the table knows one. So no bad reply pays more than
+          the worst legal play.
 Outcome   winner: the guesser, if it found the secret. score: its reward. The answerer is an official, like a judge:
           not ranked; who holds the seat is an argument of a match. The counts of its role say how many answers the
-          table could check (`checked`), and of those `true`, `false` and `undecided`.
+          table could check (`checked`), and of those `true`, `false` and `undecided`. facts: `secret`.
 Sees      the answerer: the secret and each question, quoted. The guesser: the answers, and whether a guess was right.
-          The secret is not told at the end.
-Exploits  the table checks only what it understands: an answerer may lie about all else for nothing. It knows nothing
-          of degrees: it says no to "Is it usually red?" for all that is red at times. Saying no to everything is right
-          for most single questions; the mean by right answer takes the gain away as soon as one yes was due, but not
-          before. An answerer and a guesser that are one model can agree on a code of answers. Who knows the table asks
-          best (baseline `entropy`): `split="heldout"` keeps the secrets apart, not the properties.
+          The secret is not told at the end; it stands in the facts of the outcome.
+Exploits  the table checks only what it understands: an answerer may lie about all else for nothing. A seat that answers
+          can be asked about the name ("Does it come before M in the dictionary?"): halving an alphabet finds a listed
+          secret in about 9 questions, nearly as fast as `entropy` (8), and says nothing of what the guesser knows of
+          things. The answerer is told to answer unknown to such questions, but nothing checks that; without an answerer
+          the table does not understand them. Saying no to everything is right for most single questions; the mean by
+          right answer takes the gain away as soon as one yes was due, but not before. An answerer and a guesser that
+          are one model can agree on a code of answers. Who knows the table asks best (baseline `entropy`):
+          `split="heldout"` keeps the secrets apart, not the properties.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import re
+import unicodedata
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -50,11 +58,19 @@ from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, normalize, quote
 from llm_arena.problems import twenty_questions_table as things
 from llm_arena.problems.hidden_sides import read_line, read_named
+from llm_arena.problems.text_lists import read_texts
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 ANSWERS = ("yes", "no", "unknown")
 MAX_QUESTION, MAX_NAME = 200, 60
 """Longest question and longest name of a secret, in characters."""
+
+_LETTERS = (
+    "A-Za-z0-9\u00c0-\u024f\u0391-\u03a1\u03a3-\u03ff\u0400-\u0481\u048a-\u04ff\u3041-\u3096\u30a1-\u30fa"
+    "\u4e00-\u9fff\uac00-\ud7a3"
+)
+_NAME = f"[{_LETTERS}][{_LETTERS} '\u2019&.,:!()/+-]{{0,{MAX_NAME - 1}}}"
+"""Pattern of names: what no secret may have can't be guessed, and every secret can be."""
 
 _GUESSER = (
     "You play twenty questions. There is a secret thing: an animal, a plant, a food, an object, a building, a part of "
@@ -63,7 +79,10 @@ _GUESSER = (
     "ASK: Is it in a fairy tale?\nASK: Does it have one horn?\nGUESS: unicorn"
 )
 _ASK = "Reply with one line that begins with ASK: or GUESS:"
-_ANSWERER = "You answer questions about a secret thing truthfully: yes, no, or unknown if neither is right."
+_ANSWERER = (
+    "You answer questions about a secret thing truthfully: yes, no, or unknown if neither is right. To questions "
+    "about its name, such as its letters, answer unknown."
+)
 _REPLY = "Reply with one line: ANSWER: yes, ANSWER: no or ANSWER: unknown."
 
 
@@ -74,25 +93,41 @@ def _key(name: str) -> str:
 
 
 def entropy(view: View, rng: np.random.Generator) -> str:
-    """Asks for the property that halves best what is still possible, and guesses when two things or fewer are left.
+    """Asks for the property whose answer tells most of what is still possible; guesses if one or two are left.
 
-    If answers contradict the table it goes on with the things that agree with most of them.
+    If answers contradict the table it goes on with the things that agree with most of them. What the table says is not
+    clear agrees by half with yes and no, and a clear thing by half with unknown.
     """
-    rows, log = things.table(), view.facts["log"]
+    rows, unclear, log = things.table(), things.unclear(), view.facts["log"]
     wrong = {_key(text) for kind, text, _ in log if kind == "GUESS"}
     names = [name for name in view.facts["secrets"] if name in rows and _key(name) not in wrong]
     if not names:
         return view.sample_reply(rng)
-    heard = [(things.property_of(text), answer) for kind, text, answer in log if kind == "ASK" and answer != "unknown"]
-    misses = {name: sum((key in rows[name]) != (said == "yes") for key, said in heard if key) for name in names}
+
+    def says(name: str, key: str) -> str:
+        return "unknown" if key in unclear[name] else "yes" if key in rows[name] else "no"
+
+    asked = {things.property_of(text): answer for kind, text, answer in log if kind == "ASK"}
+    misses = {
+        name: sum(
+            0.5 if "unknown" in (answer, says(name, key)) else 1.0
+            for key, answer in asked.items()
+            if key and says(name, key) != answer
+        )
+        for name in names
+    }
     left = [name for name in names if misses[name] == min(misses.values())]
     if len(left) <= 2 or view.facts["left"] == 1:
         return f"GUESS: {left[0]}"
-    asked = {key for key, _ in heard} | {things.property_of(text) for kind, text, _ in log if kind == "ASK"}
-    open_keys = [key for key in things.questions() if key not in asked]
-    holds = {key: sum(key in rows[name] for name in left) for key in open_keys}
-    best = min(open_keys, key=lambda key: abs(2 * holds[key] - len(left)))
-    return f"ASK: {things.questions()[best]}" if 0 < holds[best] < len(left) else f"GUESS: {left[0]}"
+
+    def told(key: str) -> float:
+        yes, vague = (sum(key in of[name] for name in left) for of in (rows, unclear))
+        shares = [count / len(left) for count in (yes, vague, len(left) - yes - vague)]
+        return -sum(share * math.log(share) for share in shares if share)
+
+    worth = {key: told(key) for key in things.questions() if key not in asked}
+    best = max(worth, key=lambda key: worth[key])
+    return f"ASK: {things.questions()[best]}" if worth[best] > 0 else f"GUESS: {left[0]}"
 
 
 def table(view: View, rng: np.random.Generator) -> str:
@@ -115,7 +150,7 @@ class TwentyQuestions(ArenaEnv):
         secrets_sha256: digest that the file must have; None: any.
         split: part of the table that secrets are drawn from, `train`, `heldout` or `all`.
         show_questions: whether the guesser is shown the questions that the table understands.
-        options: those of `ArenaEnv`. `max_turns` leaves room for all questions, answers and retries.
+        options: those of `ArenaEnv`. `max_turns` leaves room for all questions and answers.
 
     Raises:
         UsageError: an argument is out of its range, the file can't be read or has another digest, or without an
@@ -127,6 +162,7 @@ class TwentyQuestions(ArenaEnv):
     officials = ("answerer",)
     max_turns = 40
     hidden: tuple[str, ...] = ("secret",)
+    insiders = ("answerer",)
     baselines = {"entropy": entropy, "table": table}
     baseline_roles = {"entropy": ["guesser"], "table": ["answerer"]}
     input_arg = "secret"
@@ -145,22 +181,23 @@ class TwentyQuestions(ArenaEnv):
     ) -> None:
         if not isinstance(questions, int) or isinstance(questions, bool) or not 1 <= questions <= 50:
             raise UsageError(f"{self.id}: questions={questions!r}; expected 1 to 50")
-        if split not in things.secrets():
+        if not isinstance(split, str) or split not in things.secrets():
             raise UsageError(f"{self.id}: split={split!r}; expected train, heldout or all")
         if not isinstance(show_questions, bool):
             raise UsageError(f"{self.id}: show_questions={show_questions!r}; expected true or false")
-        if secrets_sha256 is not None and not isinstance(secrets, str):
+        if secrets_sha256 is not None and secrets is None:
             raise UsageError(f"{self.id}: secrets_sha256 is the digest of a file; give secrets=PATH with it")
         self.digest: str | None = None
-        self.pool = self._read_secrets(secrets, secrets_sha256) if secrets is not None else things.secrets()[split]
+        self.pool = things.secrets()[split]
+        if secrets is not None:
+            self.pool, self.digest = self._read_secrets(secrets, secrets_sha256)
         self.given_secret = secret
         if secret is not None or len(self.pool) == 1:
             self.hidden = ()  # nothing is drawn that could be compared with another draw
         for name in (*([] if secrets is None else self.pool), *([] if secret is None else [secret])):
             self._check_name(name, in_table=answerers == 0)
         if options.get("max_turns") is None:
-            retries = options.get("retries") or 0
-            options["max_turns"] = 2 * questions * (1 + (retries if isinstance(retries, int) else 0))
+            options["max_turns"] = 2 * questions
         super().__init__(counts={"answerer": answerers}, **options)
         self.questions, self.show_questions = questions, show_questions
         if not answerers:
@@ -203,16 +240,22 @@ class TwentyQuestions(ArenaEnv):
         """Returns a pattern of questions and guesses, or of answers."""
         if seat == "answerer_0":
             return "ANSWER: (yes|no|unknown)"
-        return r"(ASK: [A-Za-z][A-Za-z0-9 ,'-]{0,150}\?|GUESS: [A-Za-z][A-Za-z '-]{0,40})"
+        return rf"(ASK: [A-Za-z][A-Za-z0-9 ,'-]{{0,150}}\?|GUESS: {_NAME})"
 
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
-        """Draws an answer; for the guesser a question of the table, or now and then a guess."""
+        """Draws an answer; for the guesser a question of the table, or now and then a guess.
+
+        From the episode's own generator, which stands in for a seat that broke the rules, only what gains it nothing.
+        """
         if seat == "answerer_0":
+            if rng is self.rng:
+                untrue = {True: "no", False: "yes", None: "unknown"}
+                return f"ANSWER: {untrue[things.truth(self.secret, self.question)]}"
             return f"ANSWER: {ANSWERS[int(rng.integers(len(ANSWERS)))]}"
+        if rng is self.rng:
+            return "ASK: Is it secret?"
         if rng.random() < 0.1:
-            # a name of one's own list may hold what the pattern of `grammar` leaves out
-            names = [name for name in self.pool if re.fullmatch(r"[A-Za-z][A-Za-z '-]{0,40}", name)] or ["thing"]
-            return f"GUESS: {names[int(rng.integers(len(names)))]}"
+            return f"GUESS: {self.pool[int(rng.integers(len(self.pool)))]}"
         known = list(things.questions().values())
         return f"ASK: {known[int(rng.integers(len(known)))]}"
 
@@ -260,9 +303,9 @@ class TwentyQuestions(ArenaEnv):
         )
 
     def skip(self, seat: str) -> Move:
-        """The guesser's turn is used up; an answer is unknown."""
+        """The guesser's turn is used up; an answer is unknown, and counts as an untrue one."""
         if seat == "answerer_0":
-            return self._answered("unknown", None)
+            return self._answered("unknown", None, points=-1)
         self.used += 1
         return self._ask_again("You asked nothing.", None)
 
@@ -270,29 +313,20 @@ class TwentyQuestions(ArenaEnv):
         """Returns the secret."""
         return f"secret: {self.secret}"
 
-    def _read_secrets(self, given: Sequence[str] | str, digest: str | None) -> tuple[str, ...]:
-        if not isinstance(given, str):
-            names: Sequence[str] = given
-        else:
-            try:
-                content = Path(given).read_bytes()
-                text = content.decode()
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"{self.id}: secrets={given!r} can't be read as a text file: {error}") from error
-            self.digest = hashlib.sha256(content).hexdigest()
-            if digest not in (None, self.digest):
-                raise UsageError(
-                    f"{self.id}: secrets={given!r} has SHA-256 {self.digest}, not {digest}: the file has changed; give "
-                    "the file that was meant, or leave secrets_sha256 out"
-                )
-            names = [line.strip() for line in text.splitlines() if line.strip()]
-        if not names:
-            raise UsageError(f"{self.id}: secrets={given!r:.100} has no names; expected one or more")
-        return tuple(names)
+    def _read_secrets(self, given: object, digest: str | None) -> tuple[tuple[str, ...], str | None]:
+        try:
+            found = read_texts("secrets", given, digest, longest=MAX_NAME, example="piano")
+        except UsageError as error:
+            raise UsageError(f"{self.id}: {error!s:.400}") from error
+        return tuple(name.strip() for name in found.texts), found.sha256
 
     def _check_name(self, name: object, *, in_table: bool) -> None:
-        if not isinstance(name, str) or not name.isprintable() or not _key(name) or len(name) > MAX_NAME:
-            raise UsageError(f"{self.id}: secret {name!r:.100}; expected a name of at most {MAX_NAME} characters")
+        good = isinstance(name, str) and re.fullmatch(_NAME, unicodedata.normalize("NFC", name)) and _key(name)
+        if not good:
+            raise UsageError(
+                f"{self.id}: secret {name!r:.100}; expected a name of at most {MAX_NAME} letters, digits, spaces and "
+                "'&.,:!()/+-, with a letter or digit first, that is more than an article"
+            )
         if in_table and name not in things.table():
             raise UsageError(
                 f"{self.id}: the table does not know {name!r}, so answerers=0 can't answer; use answerers=1"
@@ -316,10 +350,11 @@ class TwentyQuestions(ArenaEnv):
             raise IllegalReply(Cause.ILLEGAL, f"Write words after {kind}:.")
         return kind, text
 
-    def _answered(self, answer: str, action: Json) -> Move:
+    def _answered(self, answer: str, action: Json, points: int | None = None) -> Move:
         right = things.truth(self.secret, self.question)
         if right is not None:
-            self.tallies[right].append(0 if answer == "unknown" else 1 if (answer == "yes") == right else -1)
+            earned = 0 if answer == "unknown" else 1 if (answer == "yes") == right else -1
+            self.tallies[right].append(earned if points is None else points)
         return self._continue("ASK", self.question, answer, action)
 
     def _continue(self, kind: str, text: str, answer: str, action: Json) -> Move:
@@ -348,5 +383,6 @@ class TwentyQuestions(ArenaEnv):
             ranks={"guesser_0": 1},
             reason=reason,
             scores={"guesser_0": earned},
+            facts={"secret": self.secret},
         )
         return Move(rewards=rewards, outcome=outcome, action=action)

@@ -2,7 +2,8 @@ r"""undercover-v0: everybody gets a word, one gets a near one, and nobody is tol
 
 Roles     player_0 .. player_{N-1}, N from 4 to 8 (argument `players`, default 5). Civilians hold one word, the
           undercovers (argument `undercovers`: 1, or 2 from 6 players on) the other word of a pair such as wine / beer.
-          A player is told its word and nothing else: it may be the undercover itself.
+          A player is told its word and nothing else: it may be the undercover itself. Who is undercover is drawn, or is
+          the argument `undercover`, a seat or several (the rest are drawn): so an entrant is put into a chosen side.
 Pair      drawn from the list `split` ("train" or "heldout", llm_arena/problems/undercover_words.py; 322 pairs, every
           fifth held out), or the argument `pair`, two words. Which of the two the civilians hold is drawn.
 Actions   a round begins with clues: `CLUE: ...`, one line of at most 100 characters in letters of English. Then all
@@ -11,10 +12,11 @@ Actions   a round begins with clues: `CLUE: ...`, one line of at most 100 charac
           `clues="in turn"` (default): one after another, each hears the earlier ones; who begins is drawn, and moves on
           by one living seat each round. `clues="at once"`: nobody hears a clue of the round before all are given.
 Illegal   a clue that says the own word, a part of it (three letters or more), an inflection (wolf: wolves; run:
-          running) or a word with it inside (four letters or more: rain, rainfall), also letter by letter; a clue whose
-          words somebody has already said in this order; letters outside a to z after accents are dropped. A vote for
-          oneself. Under `forfeit` the player is out, the others play on; under `skip` and `penalty` it says or votes
-          nothing, this once.
+          running) or a word with it inside (four letters or more: rain, rainfall), also in pieces ("cof fee"), letter
+          by letter whatever stands between, or with a letter doubled or left single ("cofee"); a clue whose words
+          somebody has already said in this order; letters outside a to z after accents are dropped. A vote for oneself.
+          Under `forfeit` the player is out, the others play on; under `skip` and `penalty` it says or votes nothing,
+          this once.
 Leaving   whoever is named most often. If several are, nobody leaves. `reveal=True` (default) tells the side of who
           leaves, `reveal=False` does not. The words stay secret until the end.
 Ends      the civilians win when all undercovers are out, the undercovers when they are as many as the civilians or more
@@ -23,19 +25,25 @@ Ends      the civilians win when all undercovers are out, the undercovers when t
 Rewards   at the end and for all, also for who has left: each undercover +1 or -1, each civilian -+ undercovers /
           civilians; the sum is zero. Worked: 5 players, 1 undercover: the civilians win +0.25 each and the undercover
           pays 1. 8 players, 2 undercovers who win: +1 each, and each of the 6 civilians pays 1/3. A forfeiter pays 1
-          whoever wins; what it would have been due above that goes to the other side, not to its own: a civilian of 5
-          forfeits and the civilians win: -1 for it, +0.25 for the other three, and the undercover pays 1 but gets the
-          0.25 + 1 = 1.25 that the forfeiter was due above -1: +0.25.
-Outcome   winners: the seats of the side that won without those that forfeited; ranks 1 and 2 (3: forfeited).
+          whoever wins; what it would have been due above that goes to those of the other side that did not forfeit (if
+          all of it did, to whoever did not): a civilian of 5 forfeits and the civilians win: -1 for it, +0.25 for the
+          other three, and the undercover pays 1 but gets the 0.25 + 1 = 1.25 that the forfeiter was due above -1:
+          +0.25.
+Outcome   winners: the seats of the side that won without those that forfeited; ranks 1 and 2 (3: forfeited). facts:
+          `sides` and `words`, by seat.
 Sees      the own word; all clues, quoted, with their speaker; all votes once all have voted; who left, and with
           `reveal` its side. Whoever has left is told nothing more. Sides and words are never in the view, facts or
-          grammar of another seat. That the game goes on after somebody left says that the undercovers are not all out.
-Exploits  the rule on clues reads English spelling: it can't see rhymes, translations, p1ano or a definition, nor that
-          a clue is an earlier one in other words. Clues that fit everything ("I like it") are legal: good for an
-          undercover, bad for civilians. Copies of one model may share a code without meaning to; seat mixed entrants.
-          Luck alone gives the undercover of 5 about 4 of 10 games (random players, random votes), 2 of 8 about 7, so
-          compare each side with its own baseline. The word list is public: who knows it by heart knows both words from
-          one, as the baseline `hints` does; `split="heldout"` is for judging.
+          grammar of another seat; they stand in the facts of the outcome. That the game goes on after somebody left
+          says that the undercovers are not all out.
+Exploits  the rule on clues reads English spelling: it can't see rhymes, translations, p1ano, emoji, "cof then fee" or a
+          definition, nor that a clue is an earlier one in other words. With `clues="at once"` to give the word away is
+          good for the civilians: nobody hears the clues before all are given, so whoever stands alone with another word
+          is found in round 1, and what the rule can't see is a way there. With `clues="in turn"` the undercover hears
+          it and says the same. Clues that fit everything ("I like it") are legal: good for an undercover, bad for
+          civilians. Copies of one model may share a code without meaning to; seat mixed entrants. Luck alone gives the
+          undercover of 5 about 4 of 10 games (random players, random votes), 2 of 8 about 7, so compare each side with
+          its own baseline. The word list is public: who knows it by heart knows both words from one, as the baseline
+          `hints` does; `split="heldout"` is for judging.
 """
 
 from __future__ import annotations
@@ -112,6 +120,7 @@ class Undercover(ArenaEnv):
     Args:
         players: how many seats, 4 to 8.
         undercovers: how many hold the other word: 1, or 2 with 6 players or more.
+        undercover: a seat or seats that hold the other word, at most `undercovers`; the rest of them are drawn.
         pair: the two words; None draws a pair.
         split: where pairs are drawn from, `train` or `heldout`.
         clues: `in turn` or `at once`.
@@ -124,7 +133,7 @@ class Undercover(ArenaEnv):
     roles = {"player": (4, 8)}
     max_turns = 50
     zero_sum = True
-    hidden = ("sides", "words")
+    hidden: tuple[str, ...] = ("sides", "words")
     baselines = {"hints": hints}
 
     def __init__(
@@ -132,6 +141,7 @@ class Undercover(ArenaEnv):
         *,
         players: int = 5,
         undercovers: int = 1,
+        undercover: Sequence[str] | str = (),
         pair: Sequence[str] | None = None,
         split: Literal["train", "heldout"] = "train",
         clues: Literal["in turn", "at once"] = "in turn",
@@ -139,9 +149,13 @@ class Undercover(ArenaEnv):
         reveal: bool = True,
         **options: Any,
     ) -> None:
-        if undercovers not in (1, 2) or (undercovers == 2 and isinstance(players, int) and players < 6):
+        if (
+            type(undercovers) is not int
+            or not 1 <= undercovers <= 2
+            or (undercovers == 2 and isinstance(players, int) and players < 6)
+        ):
             raise UsageError(f"{self.id}: undercovers={undercovers!r}; expected 1, or 2 with 6 players or more")
-        if split not in pairs():
+        if not isinstance(split, str) or split not in pairs():
             raise UsageError(f"{self.id}: split={split!r}; expected train or heldout")
         if clues not in ("in turn", "at once"):
             raise UsageError(f"{self.id}: clues={clues!r}; expected 'in turn' or 'at once'")
@@ -153,10 +167,20 @@ class Undercover(ArenaEnv):
         self.split, self.at_once, self.reveal, self.undercovers = split, clues == "at once", reveal, undercovers
         self.rounds = rounds or (players if isinstance(players, int) else 8)
         if options.get("max_turns") is None:
-            retries = options.get("retries") or 0
-            tries = 1 + (retries if isinstance(retries, int) else 0)
-            options["max_turns"] = tries * 2 * (players if isinstance(players, int) else 8) * self.rounds
+            options["max_turns"] = 2 * (players if isinstance(players, int) else 8) * self.rounds
         super().__init__(counts={"player": players}, **options)
+        fixed = list(undercover) if isinstance(undercover, list | tuple) else [undercover]
+        if (
+            not all(fixed.count(seat) == 1 and seat in self.possible_agents for seat in fixed)
+            or len(fixed) > undercovers
+        ):
+            raise UsageError(
+                f"{self.id}: undercover={undercover!r:.100}; expected a seat or at most {undercovers} different "
+                f"seats of {', '.join(self.possible_agents)}"
+            )
+        self.fixed = fixed
+        if len(fixed) == undercovers:
+            self.hidden = ()  # with its own word a seat has all that is drawn: there is no other deal to compare with
 
     def begin(self, rng: np.random.Generator) -> list[str]:
         """Draws the pair and who begins, deals the words, and asks for the first clues."""
@@ -186,7 +210,8 @@ class Undercover(ArenaEnv):
     def deal(self, rng: np.random.Generator) -> None:
         """Draws who is undercover, and which word of the pair the civilians hold."""
         seats = self.possible_agents
-        under = {seats[int(at)] for at in rng.permutation(len(seats))[: self.undercovers]}
+        drawn = [seats[int(at)] for at in rng.permutation(len(seats))]
+        under = [*self.fixed, *(seat for seat in drawn if seat not in self.fixed)][: self.undercovers]
         civil = int(rng.integers(2))
         self.sides = {seat: UNDERCOVER if seat in under else CIVILIAN for seat in seats}
         self.words = {seat: self.pair[1 - civil if seat in under else civil] for seat in seats}
@@ -267,7 +292,7 @@ class Undercover(ArenaEnv):
         return ", ".join(f"{seat} ({self.sides[seat]}): {word}" for seat, word in self.words.items())
 
     def _check_pair(self, pair: Sequence[str]) -> tuple[str, str]:
-        good = not isinstance(pair, str) and len(pair) == 2 and all(
+        good = isinstance(pair, list | tuple) and len(pair) == 2 and all(
             isinstance(word, str) and re.fullmatch(r"[A-Za-z][A-Za-z '-]{1,38}[A-Za-z]", word) for word in pair
         )  # fmt: skip
         if not good or _words(pair[0]) == _words(pair[1]):
@@ -378,5 +403,6 @@ class Undercover(ArenaEnv):
         winners = [seat for seat, side in self.sides.items() if side == winner and seat not in self.forfeited]
         ranks = {seat: 3 if seat in self.forfeited else 1 if seat in winners or winner is None else 2
                  for seat in self.sides}  # fmt: skip
-        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards)
+        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards,
+                          facts={"sides": self.sides, "words": self.words})  # fmt: skip
         return Move(rewards=rewards, outcome=outcome, action=action)

@@ -2,7 +2,8 @@ r"""werewolf-v0: hidden wolves kill by night, and by day everybody talks and vot
 
 Roles     player_0 .. player_{N-1}, N from 7 to 12 (argument `players`, default 7). Which card a seat holds is drawn
           and hidden: `wolves` wolves (2, or 3 from 9 players on), one seer, one doctor, the rest villagers. Seer,
-          doctor and villagers are the village.
+          doctor and villagers are the village. The argument `cards` fixes the cards of some seats or all
+          ({"player_0": "wolf"}), the rest are drawn: so an entrant is put into a chosen card.
 Actions   by night `TARGET: player_3`, by day `SAY: ...` and `VOTE: player_3` or `VOTE: nobody`. The last line of its
           kind in a reply counts; a reply that is nothing but one line of talk, or a name, counts without the keyword.
 Night     all living players answer at once, each with `TARGET: player_3`, another living player. A wolf names whom to
@@ -23,13 +24,15 @@ Ends      no wolf is left: the village wins. As many wolves as others, or more: 
 Rewards   at the end and for all, dead or alive: each wolf +1 or -1, each of the village -+ wolves / village; the sum is
           zero. A draw pays 0. Worked: 7 players, 2 wolves: the wolves win: +1, +1 and five times -0.4; the village
           wins: -1, -1 and five times +0.4. A forfeiter pays 1 whoever wins; what it would have been due above that
-          goes to the other team, not to its own: a villager forfeits and the wolves win: -1 for it, -0.4 for the other
-          four, and the wolves share 0.6 more: +1.3 each.
-Outcome   winners: the seats of the team that won without those that forfeited; ranks 1 and 2 (3: forfeited).
+          goes to those of the other team that did not forfeit (if all of it did, to whoever did not): a villager
+          forfeits and the wolves win: -1 for it, -0.4 for the other four, and the wolves share 0.6 more: +1.3 each.
+Outcome   winners: the seats of the team that won without those that forfeited; ranks 1 and 2 (3: forfeited). facts:
+          `cards` by seat.
 Sees      the own card; a wolf the other wolves. Nobody sees who did what by night; the seer its own results, the
           wolves their own side's targets and whispers. What is said, quoted, with its speaker; all votes once all have
           voted; the cards of the dead and of who dropped out. The dead are told nothing more and answer nothing.
-          Whispers, targets and cards are in no view, info, facts or grammar of a seat that may not know them.
+          Whispers, targets and cards are in no view, info, facts or grammar of a seat that may not know them; the cards
+          stand in the facts of the outcome.
 Exploits  claims are free: a wolf may call itself the seer, and nothing checks it until a card is shown. To say nothing
           is legal ("SAY: pass"). The first night's kill is blind, and so is much of the result: compare teams over many
           seeds, with seats rotated. Random wolves beat a random village of 5 in about 94 of 100 games, so a side's
@@ -40,6 +43,7 @@ Exploits  claims are free: a wolf may call itself the seer, and nothing checks i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -75,6 +79,7 @@ class Werewolf(ArenaEnv):
     Args:
         players: how many seats, 7 to 12.
         wolves: how many of them are wolves: 2, or 3 with 9 players or more.
+        cards: card by seat, of the seats whose card is not drawn: `wolf`, `seer`, `doctor` or `villager`.
         talks: how often all speak each day, 1 to 5.
         days: after how many days the game is drawn; None: as many as players.
         options: those of `ArenaEnv`.
@@ -84,13 +89,24 @@ class Werewolf(ArenaEnv):
     roles = {"player": (7, 12)}
     max_turns = 147
     zero_sum = True
-    hidden = ("cards",)
+    hidden: tuple[str, ...] = ("cards",)
     baselines = {"scripted": scripted}
 
     def __init__(
-        self, *, players: int = 7, wolves: int = 2, talks: int = 1, days: int | None = None, **options: Any
+        self,
+        *,
+        players: int = 7,
+        wolves: int = 2,
+        cards: Mapping[str, str] | None = None,
+        talks: int = 1,
+        days: int | None = None,
+        **options: Any,
     ) -> None:
-        if wolves not in (2, 3) or (wolves == 3 and isinstance(players, int) and players < 9):
+        if (
+            type(wolves) is not int
+            or not 2 <= wolves <= 3
+            or (wolves == 3 and isinstance(players, int) and players < 9)
+        ):
             raise UsageError(f"{self.id}: wolves={wolves!r}; expected 2, or 3 with 9 players or more")
         if not isinstance(talks, int) or isinstance(talks, bool) or not 1 <= talks <= 5:
             raise UsageError(f"{self.id}: talks={talks!r}; expected 1 to 5")
@@ -99,10 +115,11 @@ class Werewolf(ArenaEnv):
         self.wolf_count, self.talks = wolves, talks
         self.days = days or (players if isinstance(players, int) else 12)
         if options.get("max_turns") is None:
-            retries = options.get("retries") or 0
-            tries = 1 + (retries if isinstance(retries, int) else 0)
-            options["max_turns"] = tries * (players if isinstance(players, int) else 12) * (2 + talks) * self.days
+            options["max_turns"] = (players if isinstance(players, int) else 12) * (2 + talks) * self.days
         super().__init__(counts={"player": players}, **options)
+        self.fixed, self.undealt = self._check_cards({} if cards is None else cards)
+        if len(set(self.undealt)) < 2:
+            self.hidden = ()  # all is settled: there is no other deal to compare with
 
     def begin(self, rng: np.random.Generator) -> list[str]:
         """Draws who speaks first, deals the cards, and begins the first night."""
@@ -133,10 +150,8 @@ class Werewolf(ArenaEnv):
 
     def deal(self, rng: np.random.Generator) -> None:
         """Draws who holds which card."""
-        seats = self.possible_agents
-        cards = [WOLF] * self.wolf_count + [SEER, DOCTOR]
-        cards += [VILLAGER] * (len(seats) - len(cards))
-        self.cards = {seat: cards[int(at)] for seat, at in zip(seats, rng.permutation(len(seats)), strict=True)}
+        drawn = iter([self.undealt[int(at)] for at in rng.permutation(len(self.undealt))])
+        self.cards = {seat: self.fixed[seat] if seat in self.fixed else next(drawn) for seat in self.possible_agents}
 
     def knows(self, seat: str) -> Json:
         """Returns the seat's card, for a wolf the pack and what it did, for the seer what it saw, and shown cards."""
@@ -216,6 +231,20 @@ class Werewolf(ArenaEnv):
     def describe(self) -> str:
         """Returns the cards by seat."""
         return ", ".join(f"{seat}: {card}" for seat, card in self.cards.items())
+
+    def _check_cards(self, fixed: object) -> tuple[dict[str, str], list[str]]:
+        """Returns the fixed cards by seat, and the others of the deck."""
+        deck = [WOLF] * self.wolf_count + [SEER, DOCTOR]
+        deck += [VILLAGER] * (len(self.possible_agents) - len(deck))
+        given = fixed if isinstance(fixed, Mapping) else {"": fixed}
+        for seat, card in given.items():
+            if seat not in self.possible_agents or card not in deck:
+                raise UsageError(
+                    f"{self.id}: cards={fixed!r:.100}; expected cards by seat of {', '.join(self.possible_agents)}, "
+                    f"not more than {self.wolf_count} {WOLF}, one {SEER}, one {DOCTOR}, the rest {VILLAGER}"
+                )
+            deck.remove(card)
+        return dict(given), deck
 
     def _wolves(self) -> list[str]:
         return [seat for seat, card in self.cards.items() if card == WOLF]
@@ -352,5 +381,6 @@ class Werewolf(ArenaEnv):
         winners = [seat for seat, team in teams.items() if team == winner and seat not in self.forfeited]
         ranks = {seat: 3 if seat in self.forfeited else 1 if seat in winners or winner is None else 2
                  for seat in teams}  # fmt: skip
-        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards)
+        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards,
+                          facts={"cards": self.cards})  # fmt: skip
         return Move(rewards=rewards, outcome=outcome, action=action)

@@ -25,6 +25,11 @@ from llm_arena.types import Cause, Reply
         ('CLUE: "warm\x07\u200b  and\tdry"', "warm and dry"),
         ("CLUE: VOTE: player_1", "VOTE: player_1"),
         ("Clue: warm", "warm"),
+        ("- CLUE: warm", "warm"),
+        ("CLUE: cold\n 2. **CLUE:** warm", "warm"),
+        ("CLUE: cold\n* CLUE: warm", "warm"),
+        ("CLUE: cold\n\u2022 CLUE: warm", "warm"),
+        ("-CLUE: cold\nCLUE: warm", "warm"),
     ],
 )
 def test_the_last_line_with_the_keyword_counts(reply, read):
@@ -67,6 +72,25 @@ def test_a_name_that_was_cut_is_none_and_talk_is_read_as_it_stands():
     assert read_line(Reply("SAY: I think th", "length"), "SAY", max_characters=100) == "I think th"
 
 
+@pytest.mark.parametrize(
+    "cut", ["VOTE: player_2", "**VOTE:", "vote: p", "- VOTE: player_2", "VOT", "TARGET: player_2", "ASK: Is", "1. VOTE"]
+)
+def test_a_move_that_a_cut_line_was_to_replace_does_not_count(cut):
+    with pytest.raises(IllegalReply) as caught:
+        read_named(Reply(f"VOTE: player_1\nNo, I take it back\n{cut}", "length"), "VOTE", ["player_1", "player_2"])
+    assert caught.value.cause is Cause.LENGTH
+    whole = Reply(f"VOTE: player_1\n{cut}\n", "length")  # the line is not the one that was cut
+    try:
+        assert read_named(whole, "VOTE", ["player_1", "player_2"]) in ("player_1", "player_2")
+    except IllegalReply as bad:
+        assert bad.cause in (Cause.ILLEGAL, Cause.EMPTY)
+
+
+def test_a_long_run_of_marks_is_read_in_no_time():
+    with pytest.raises(IllegalReply):
+        read_line(Reply(" *" * 100_000 + "x"), "CLUE", max_characters=100)
+
+
 def test_a_whole_reply_needs_no_keyword():
     assert read_named(Reply("player_2."), "VOTE", ["player_1", "player_2"]) == "player_2"
     assert read_line(Reply("<think>hm</think>\nIt is warm.\n"), "CLUE", max_characters=100, bare=True) == "It is warm."
@@ -98,6 +122,11 @@ def test_payments_worked_by_hand():
     assert one_out == pytest.approx({"a": 1.3, "b": 1.3, "c": -1} | dict.fromkeys("defg", -0.4))
     drawn = settle(SIDES, "w", None, ["a"])
     assert drawn == pytest.approx({"a": -1, "b": 0} | dict.fromkeys("cdefg", 0.2))
+
+
+def test_what_a_forfeiter_was_due_when_all_of_the_other_side_forfeited_too():
+    paid = settle({"u": "U", "a": "C", "b": "C", "c": "C"}, "U", "C", {"u", "a"})
+    assert paid == pytest.approx({"u": -1, "a": -1, "b": 1, "c": 1})  # 1/3, and half of 1/3 + 1 each
 
 
 def test_every_payment_sums_to_zero_and_no_forfeit_helps_the_own_side():

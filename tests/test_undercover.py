@@ -94,6 +94,17 @@ def test_the_word_list_is_whole():
         ("an office", "post office"),
         ("sunny", "sun"),
         ("rainfall", "rain"),
+        ("cof fee", "coffee"),
+        ("c o ff e e", "coffee"),
+        ("C.O.F F.E.E", "coffee"),
+        ("cofee", "coffee"),
+        ("cooffee", "coffee"),
+        ("c then o then f then f then e then e", "coffee"),
+        ("bees", "bee"),
+        ("hams", "ham"),
+        ("iced", "ice"),
+        ("runner", "run"),
+        ("skier", "ski"),
     ],
 )
 def test_a_clue_may_not_say_the_word(clue, word):
@@ -102,7 +113,22 @@ def test_a_clue_may_not_say_the_word(clue, word):
 
 @pytest.mark.parametrize(
     ("clue", "word"),
-    [("grapes", "wine"), ("scarf", "car"), ("a cart", "car"), ("instead", "tea"), ("golf", "wolf"), ("red", "beer")],
+    [
+        ("grapes", "wine"),
+        ("scarf", "car"),
+        ("a cart", "car"),
+        ("instead", "tea"),
+        ("golf", "wolf"),
+        ("red", "beer"),
+        ("beer", "bee"),
+        ("a bed to be in", "bee"),
+        ("hammer", "ham"),
+        ("a card", "car"),
+        ("a pin", "pine"),
+        ("busy", "bus"),
+        ("not enter", "tent"),
+        ("is of a", "sofa"),
+    ],
 )
 def test_other_words_are_fine(clue, word):
     assert not says_word(clue, word)
@@ -278,11 +304,39 @@ def test_skip_and_overflow():
     assert env.returns["player_1"] == -1 and sum(env.returns.values()) == pytest.approx(0)
 
 
+def test_a_chosen_seat_is_undercover_and_the_outcome_says_who_was():
+    for seed in range(10):
+        assert under(game(seed, undercover=["player_3"])) == ["player_3"]
+        spies = under(game(seed, players=6, undercovers=2, undercover=["player_3"]))
+        assert "player_3" in spies and len(spies) == 2
+    assert len({str(under(game(seed, players=6, undercovers=2, undercover=["player_3"]))) for seed in range(20)}) > 2
+    env = game(undercover=["player_3"])
+    give_clues(env)
+    vote(env, "player_3")
+    assert env.outcome.facts == {"sides": env.sides, "words": env.words} and env.sides["player_3"] == "undercover"
+    assert under(game(0, undercover="player_2")) == ["player_2"]
+    again = llm_arena.make(env.spec)
+    again.reset(seed=5)
+    assert under(again) == ["player_3"]
+
+
 def test_bad_arguments_are_refused():
     for bad in (
         {"players": 3},
         {"players": 5, "undercovers": 2},
         {"undercovers": 0},
+        {"undercovers": 1.0},
+        {"undercovers": True},
+        {"undercovers": [1]},
+        {"undercover": ["player_9"]},
+        {"undercover": ["player_0", "player_1"]},
+        {"undercover": ["player_0", "player_0"], "undercovers": 2, "players": 6},
+        {"undercover": 5},
+        {"undercover": [["player_0"]]},
+        {"pair": 5},
+        {"pair": {"wine": 1, "beer": 2}},
+        {"split": ["train"]},
+        {"clues": ["at once"]},
         {"clues": "sung"},
         {"split": "test"},
         {"rounds": 0},
@@ -332,7 +386,14 @@ def test_planted_leaks_are_caught():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"players": 8, "undercovers": 2, "clues": "at once", "reveal": False}, {"pair": ["sun", "moon"]}]
+    "kwargs",
+    [
+        {},
+        {"players": 8, "undercovers": 2, "clues": "at once", "reveal": False},
+        {"pair": ["sun", "moon"]},
+        {"undercover": ["player_1"]},
+        {"players": 7, "undercovers": 2, "undercover": ["player_1"]},
+    ],
 )
 def test_the_checks_pass(kwargs):
     check_env(llm_arena.make("undercover-v0", **kwargs))
@@ -403,5 +464,5 @@ def test_a_reply_of_words_costs_no_seat_its_clue():
 
 def test_the_turn_limit_leaves_room_for_a_whole_game():
     assert llm_arena.make("undercover-v0").max_turns == env_class("undercover-v0").max_turns == 50
-    assert llm_arena.make("undercover-v0", retries=2).max_turns == 3 * 50
+    assert llm_arena.make("undercover-v0", retries=2).max_turns == 50
     assert llm_arena.make("undercover-v0", max_turns=7).max_turns == 7

@@ -13,13 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from llm_arena.parsing import IllegalReply, normalize, quote, strip_thinking
 from llm_arena.types import Cause, Reply
 
+_KEYWORDS = ("ANSWER", "ASK", "CLUE", "GUESS", "SAY", "TARGET", "VOTE", "WHISPER")
+# marks of emphasis and headings, and maybe one of a list; possessive, so that a long run of them is read once
+_MARKS = "[\\s*_`#]*+(?:(?:[-+\u2022\u2013]|[0-9]{1,3}[.)])\\s++)?[\\s*_`#]*+"
+_BEGINS = re.compile(rf"{_MARKS}([A-Za-z]*)[*_`]*\s*(:?)")
 _WRAPPING = " \t*_`\"'\u201c\u201d"
 
 
 def read_line(reply: Reply, keyword: str, *, max_characters: int, whole: bool = False, bare: bool = False) -> str:
     r"""Returns what stands behind the last `KEYWORD:` that begins a line of the reply, thinking left out.
 
-    Markdown around the line is dropped. A quoted line (`> ...`) is none: seats quote each other.
+    Markdown around the line is dropped, and a mark of a list. A quoted line (`> ...`) is none: seats quote each other.
 
     >>> read_line(Reply("They said\n> CLUE: no\nSo:\n**CLUE:** It is warm."), "CLUE", max_characters=100)
     'It is warm.'
@@ -28,7 +32,8 @@ def read_line(reply: Reply, keyword: str, *, max_characters: int, whole: bool = 
         reply: the seat's reply.
         keyword: what the line begins with.
         max_characters: the longest text.
-        whole: whether a line that the token cap has cut does not count; free talk is read as it stands.
+        whole: whether a line that the token cap has cut does not count; free talk is read as it stands. If what was
+            cut began a line of some keyword, none of the reply counts: it may have been to replace an earlier one.
         bare: whether a reply of one line counts without the keyword, unless it has another one.
 
     Raises:
@@ -36,10 +41,12 @@ def read_line(reply: Reply, keyword: str, *, max_characters: int, whole: bool = 
             is longer than `max_characters` (illegal).
     """
     hint = f"Reply with one line: {keyword}: <text>."
-    pattern = re.compile(rf"[\s*_`#]*{keyword}[*_`]*\s?:[*_`]*([^\n]*)", re.IGNORECASE)
+    pattern = re.compile(rf"{_MARKS}{keyword}[*_`]*\s?:[*_`]*([^\n]*)", re.IGNORECASE)
     lines = strip_thinking(reply).splitlines(keepends=True)
     if whole and reply.finish == "length" and lines and lines[-1] == lines[-1].rstrip("\r\n"):
-        lines.pop()  # `VOTE: player_1` may have been about to be player_10
+        cut = lines.pop()  # `VOTE: player_1` may have been about to be player_10
+        if _begins_line(cut):
+            raise IllegalReply(Cause.LENGTH, f"Be shorter. {hint}")
     said = [found[1] for found in map(pattern.fullmatch, map(str.rstrip, lines)) if found]
     spoken = [line.strip() for line in lines if line.strip()]
     if not said and bare and len(spoken) == 1 and not re.match(r">|\w+\s*:", spoken[0]):
@@ -52,6 +59,15 @@ def read_line(reply: Reply, keyword: str, *, max_characters: int, whole: bool = 
     if len(text) > max_characters:
         raise IllegalReply(Cause.ILLEGAL, f"At most {max_characters} characters may follow {keyword}:.")
     return text
+
+
+def _begins_line(cut: str) -> bool:
+    """Returns whether the beginning of a line is that of one with a keyword, maybe cut within the keyword."""
+    found = _BEGINS.match(cut)
+    if found is None or not found[1]:
+        return False
+    word = found[1].upper()
+    return word in _KEYWORDS if found[2] else found.end() == len(cut) and any(k.startswith(word) for k in _KEYWORDS)
 
 
 def read_named(reply: Reply, keyword: str, allowed: Sequence[str]) -> str:
@@ -105,13 +121,16 @@ def settle(sides: Mapping[str, str], few: str, winner: str | None, forfeited: Co
 
     Each of the outnumbered side wins or loses 1, each of the others len(few) / len(many); a draw pays 0. A forfeiter
     loses 1 whoever won, which is the worst that a loss costs. What it would have been due above that goes to the
-    seats of the other side that did not forfeit (if there are none, to all that did not), never to its own side. If
-    everybody forfeited nobody is paid.
+    seats of the other side that did not forfeit, so that no side gains by a forfeit of its own. Only if all of the
+    other side forfeited too it goes to who did not, which are then of its own side. If everybody forfeited nobody is
+    paid.
 
     >>> settle({"a": "w", "b": "v", "c": "v"}, "w", "v", ())
     {'a': -1.0, 'b': 0.5, 'c': 0.5}
     >>> settle({"a": "w", "b": "v", "c": "v"}, "w", "v", {"c"})
     {'a': 0.5, 'b': 0.5, 'c': -1.0}
+    >>> settle({"a": "w", "b": "v", "c": "v"}, "w", "v", {"a", "c"})
+    {'a': -1.0, 'b': 2.0, 'c': -1.0}
 
     Args:
         sides: the side of each seat, for all seats that began.

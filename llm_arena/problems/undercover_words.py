@@ -338,9 +338,12 @@ war / battle: soldiers, fight | years, countries | single day, field
 """
 
 
-_SUFFIXES = ("", "s", "es", "ed", "d", "ing", "er", "ers", "or", "y", "ish", "like")
 _IRREGULAR = {"mouse": "mice", "goose": "geese", "foot": "feet", "tooth": "teeth", "man": "men", "woman": "women",
               "child": "children", "die": "dice", "person": "people"}  # fmt: skip
+_NOUNS = frozenset({"ham", "pig", "rat", "ram", "bus"})
+"""Words with a short vowel of which there is no `-er`: a hammer has nothing to do with ham."""
+
+_DOUBLED = re.compile(r"([a-z])\1")
 
 
 class WordPair(NamedTuple):
@@ -382,30 +385,52 @@ def letters(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def _forms(part: str) -> frozenset[str]:
-    stems = {part, part + part[-1]}
+    """Returns the inflections of a word, by the rules of English spelling."""
+    endings = {part: ["", "s", "es", "ed", "ing", "er", "ers", "ish", "like"]}
     if part[-1] == "e":
-        stems.add(part[:-1])
-    if part[-1] == "y":
-        stems.add(part[:-1] + "i")
+        endings[part] = ["", "s", "like"]
+        if part[-2] != "e":  # "bed" and "beer" are none of "bee"
+            endings[part] += ["d", "r", "rs"]
+            endings[part[:-1]] = ["ing", "y", "ish"]
+    elif part[-1] == "y":
+        endings[part[:-1] + "i"] = ["es", "ed", "er", "ers"]
+    elif part[-1] not in "wx" and part[-2] in "aeiou":
+        endings[part + part[-1]] = ["ed", "ing", "y"] + (["er", "ers"] if part not in _NOUNS else [])
     if part.endswith(("f", "fe")):
-        stems.add(part.rstrip("e")[:-1] + "v")
-    forms = {stem + suffix for stem in stems for suffix in _SUFFIXES}
+        endings[part.rstrip("e")[:-1] + "v"] = ["es"]
+    forms = {stem + ending for stem, each in endings.items() for ending in each}
     return frozenset(forms | {_IRREGULAR.get(part, part)})
 
 
-def says_word(clue: str, word: str) -> bool:
-    """Returns whether `clue` says `word`, a part or an inflection of it, or spells it.
+def _spelled(tokens: list[str], part: str) -> bool:
+    """Returns whether neighbours are the word in pieces ("cof fee"), or single letters, others apart, hold it."""
+    if part in "".join(token for token in tokens if len(token) == 1):
+        return True
+    for at, token in enumerate(tokens):
+        joined = token
+        for other in tokens[at + 1 :]:
+            if not part.startswith(joined) or joined == part:
+                break
+            joined += other
+        if joined == part and token != part:
+            return True
+    return False
 
-    >>> [says_word(clue, "wolf") for clue in ("Wolves howl", "w-o-l-f", "werewolf", "golf")]
-    [True, True, True, False]
+
+def says_word(clue: str, word: str) -> bool:
+    """Returns whether `clue` says `word`, a part or an inflection of it, or spells it (letters may be doubled).
+
+    >>> [says_word(clue, "wolf") for clue in ("Wolves howl", "w-o-l-f", "wo lf", "werewolf", "golf")]
+    [True, True, True, True, False]
     """
     text = letters(clue)
-    tokens = re.findall("[a-z]+", text) + [re.sub("[^a-z]", "", piece) for piece in text.split()]
-    spelled = "".join(token if len(token) == 1 else " " for token in re.findall("[a-z]+", text)).split()
+    pieces = re.findall("[a-z]+", text)
+    tokens = [*pieces, *(re.sub("[^a-z]", "", piece) for piece in text.split())]
     for part in re.findall("[a-z]{3,}", letters(word)):
         forms = _forms(part)
-        if any(token in forms or (len(part) > 3 and part in token) for token in tokens):
+        if any(token in forms or (len(part) > 3 and part in token) for token in tokens) or _spelled(pieces, part):
             return True
-        if any(part in run for run in spelled):
+        squeezed = _DOUBLED.sub(r"\1", part)
+        if len(squeezed) > 3 and any(_DOUBLED.sub(r"\1", token) == squeezed for token in tokens):
             return True
     return False
