@@ -6,8 +6,9 @@ Topic     the argument `topic`; else drawn by the episode's generator from `topi
           with one topic a line; else from this library's list `split` ("train" or "heldout"). A file's SHA-256 stands
           in the spec, and another file under its name is refused.
 Actions   a namer replies with the name and nothing else, thinking left out: one non-blank line of at most 400
-          characters. Runs of white space become one space, control and format characters are dropped. A reply cut by
-          the token cap is read as it stands: if it is one line it is a name, and if it was a ramble the judge says so.
+          characters with a letter or digit in it. Runs of white space become one space, characters that show nothing
+          are dropped. A reply cut by the token cap is read as it stands: if it is one line it is a name, and if it was
+          a ramble the judge says so.
           A judge's reply ends with a line `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie`.
 Judges    `rubric` (default; see llm_arena/problems/naming_rubric.py), `length` (words and punctuation marks, the more
           the better), or `module:function`, an importable pure function (topic, names) -> one finite number per name,
@@ -40,7 +41,8 @@ Rewards   of two names that meet the better gets +1, the other -1; equal names a
           1, the others -0.5 each. Had it answered 1 again, it would have no choice, and all get 0.
 Ends      when all have answered. `forfeit`: an unreadable reply loses all its comparisons, against another unreadable
           one it ties; it is never the best. `skip`: it is left out of the contest and gets 0. `penalty`: left out, and
-          pays the penalty. A context overflow of a judge ends the episode and costs nobody anything.
+          pays the penalty. A context overflow of a judge ends the episode and costs nobody anything; that of a namer
+          costs nothing, or with `overflow="forfeit"` 1, shared by the other namers; one namer alone pays 0 as ever.
 Outcome   ranks by wins minus losses; scores are the judge's numbers (an unreadable name has none; seats give none).
           How consistent the judges were stands in the env's counts of the role `judge` (see `Judging.counts`): the
           share of pairs judged alike in both orders is `consistent / pairs`, that of verdicts for place 1 is
@@ -260,8 +262,9 @@ class Naming(ArenaEnv):
         """
         if self.overflow_seat == seat:
             others = [other for other in self.namers if other != seat]
-            paid = {other: self.forfeit_cost / len(others) for other in others}
-            return Move(rewards={seat: -self.forfeit_cost, **paid} if seat in self.namers else {})
+            if seat not in self.namers or not others:  # a namer alone is paid 0 whatever it does; a group charges it
+                return Move()
+            return Move(rewards={seat: -self.forfeit_cost, **dict.fromkeys(others, self.forfeit_cost / len(others))})
         if seat not in self.namers:
             return self._judged(seat, None)
         self.names[seat] = None

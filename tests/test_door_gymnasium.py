@@ -376,9 +376,15 @@ def test_gymnasium_makes_it_with_arguments_and_renders():
     assert set(gymnasium.registry) >= {f"llm_arena/{env_id}" for env_id in llm_arena.registry}
 
 
-def test_it_works_in_a_vector():
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_it_works_in_a_vector(mode):
     vector = gymnasium.make_vec(
-        "llm_arena/kuhn-poker-v0", num_envs=3, vectorization_mode="sync", role="player", opponents="optimal"
+        "llm_arena/kuhn-poker-v0",
+        num_envs=3,
+        vectorization_mode=mode,
+        vector_kwargs={"shared_memory": False} if mode == "async" else {},
+        role="player",
+        opponents="optimal",
     )
     observations, infos = vector.reset(seed=0)
     assert len(observations["messages"]) == 3 and list(infos["role"]) == ["player"] * 3

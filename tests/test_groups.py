@@ -1,7 +1,13 @@
 """The multi-agent tutorial of tinker-cookbook, and groups of episodes that are paid by comparing them."""
 
+import json
 import math
+import os
 import re
+import shlex
+import subprocess
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +23,9 @@ from llm_arena.errors import UsageError
 from llm_arena.rollout import play_many
 from llm_arena.runtime import Runtime
 from llm_arena.training import credit
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.loop import train
+from llm_arena.training.sources import ListSource
 from llm_arena.types import Action, Completion, Reply
 
 # ---- the tutorial's game, as in tutorials/405_multi_agent.py of thinking-machines-lab/tinker-cookbook (Apache-2.0):
@@ -204,10 +213,135 @@ def test_a_group_reward_is_the_return_and_what_is_added_and_void_traces_get_none
         group_reward(Forgets())(traces)
 
 
-def test_the_documents_code_runs(tiny_model, capsys):
-    text = (Path(__file__).resolve().parents[1] / "docs" / "from_the_tutorial.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, "from_the_tutorial.md", "exec"), {"MODEL": str(tiny_model), "__name__": "__main__"})
+def test_the_documents_code_runs(tiny_model, tmp_path, monkeypatch, capsys):
+    imports, module, played = blocks("python")
+    exec(compile(imports, "from_the_tutorial.md", "exec"), {})
+    (tmp_path / "my_module.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(compile(played, "from_the_tutorial.md", "exec"), {"MODEL": str(tiny_model)})
+    del sys.modules["my_module"]
     assert capsys.readouterr().out.count("length") == 4
+
+
+def blocks(language):
+    text = (Path(__file__).resolve().parents[1] / "docs" / "from_the_tutorial.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_the_documents_training_command_learns_from_the_group(tiny_model, tmp_path):
+    _, module, _ = blocks("python")
+    (tmp_path / "my_module.py").write_text(module)
+    [commands] = blocks("bash")
+    *before, last = commands.splitlines()
+    last += f" --model {shlex.quote(str(tiny_model))} --steps 2 --max-new-tokens 8 --estimator loo --run-dir run"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join([*before, last])],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "group_reward" not in done.stderr  # no warning
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 and all("group/length" in row for row in rows)
+    assert any(row["grad_norm"] > 0 for row in rows)
+    traces = list(llm_arena.read_traces(tmp_path / "run" / "traces.jsonl"))
+    assert {trace.spec.kwargs["arguments"]["topic"] for trace in traces} == {"coffee shop"} and len(traces) == 8
+
+
+GROUPED = """
+from llm_arena.adapters.groups import group_reward
+from llm_arena.adapters.message_env import MessageEnv, MessageStepResult
+
+class ByTokens:
+    async def compute_group_rewards(self, trajectory_group, env_group):
+        return [(float(sum(len(t.ac.tokens) for t in one.transitions)), {}) for one in trajectory_group]
+
+class Paid(MessageEnv):
+    group_reward = staticmethod(group_reward(ByTokens()))
+
+    def __init__(self, topic):
+        self.topic = topic
+
+    async def initial_observation(self):
+        return [{"role": "user", "content": self.topic}]
+
+    async def step(self, message):
+        return MessageStepResult(0.0, True, [])
+"""
+
+
+def grouped_config(tiny_model, tmp_path, **changes):
+    settings = {
+        "env": "message/my_grouped_env:Paid",
+        "env_args": json.dumps({"arguments": {"topic": "bar"}}),
+        "model": str(tiny_model),
+        "run_dir": str(tmp_path / "run"),
+        "num_steps": 1,
+        "starts_per_step": 1,
+        "group_size": 4,
+        "credit": "group",
+        "estimator": "loo",
+        "max_new_tokens": 8,
+    }
+    return TrainConfig(**settings | changes)
+
+
+@pytest.fixture
+def grouped(tmp_path, monkeypatch):
+    (tmp_path / "my_grouped_env.py").write_text(GROUPED)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("my_grouped_env", None)
+
+
+def test_a_reward_that_counts_tokens_can_be_trained_on(grouped, tiny_model, tmp_path):
+    starts = ListSource([{"prompt": {"topic": "coffee shop"}}], per_batch=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        result = train(grouped_config(tiny_model, tmp_path), source=starts, progress=False)
+    traces = list(llm_arena.read_traces(tmp_path / "run" / "traces.jsonl"))
+    # an empty reply costs 1 beside
+    paid = [len(trace.turns[0].completion_ids) + trace.returns["agent_0"] for trace in traces]
+    assert len(paid) == 4 and result.rows[0]["agent/reward"] == pytest.approx(sum(paid) / 4)
+
+
+def test_a_group_reward_that_is_not_asked_is_told(grouped, tiny_model, tmp_path):
+    with pytest.warns(UserWarning, match="does not ask.*--credit group"):
+        train(grouped_config(tiny_model, tmp_path, credit="seat"), progress=False)
+
+
+def test_a_start_that_is_only_a_string_is_told_as_it_should_be(grouped, tiny_model, tmp_path):
+    starts = ListSource(["coffee shop"], per_batch=1)
+    with pytest.raises(UsageError, match=r'for instance \{"prompt": \{"topic": "coffee shop"\}\}'):
+        train(grouped_config(tiny_model, tmp_path), source=starts, progress=False)
+
+
+def test_builders_give_message_envs_only(tiny_model):
+    for given in ("kuhn-poker-v0", llm_arena.make("kuhn-poker-v0"), 5):
+
+        class Wrong(EnvGroupBuilder):
+            def make_envs(self, given=given):
+                return [EnvFromMessageEnv(str(tiny_model), given, max_trajectory_tokens=None)] if given != 5 else [5]
+
+        with pytest.raises(UsageError, match=r"make_envs\(\) of Wrong returned .*; expected objects with initial"):
+            play_group(Wrong(), "random-legal")
+
+
+def test_an_envs_own_options_are_kept():
+    class Costly(EnvGroupBuilder):
+        def make_envs(self):
+            return [llm_arena.make(Pays(), illegal="penalty", penalty=-3.0)]
+
+    [trace] = play_group(Costly(), "random-legal")
+    assert trace.spec.kwargs["penalty"] == -3.0
+
+
+def test_a_builder_pays_no_game_of_several_seats():
+    trace = llm_arena.play("kuhn-poker-v0", seed=0)
+    with pytest.raises(UsageError, match="pays episodes of one seat; .* has player_0, player_1"):
+        group_reward(EnvGroupBuilder())([trace])

@@ -2,15 +2,18 @@
 
 import asyncio
 import copy
+import gc
 import math
 import subprocess
 import sys
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
 
 import llm_arena
+from llm_arena.adapters import message_env
 from llm_arena.adapters.groups import EnvGroupBuilder, group_plans
 from llm_arena.adapters.message_env import MessageGame, MessageStepResult, finish
 from llm_arena.errors import EnvContractError, TraceError, UsageError
@@ -273,10 +276,52 @@ def test_another_process_says_what_is_missing():
         replay(gone)
 
 
-@pytest.mark.parametrize("game", ["os:system", "nowhere_at_all:X", "json:JSONDecoder", "json", "json:nothing", ""])
+def test_objects_that_no_game_and_no_newer_ones_hold_are_forgotten(monkeypatch):
+    class Local(Count):
+        pass
+
+    monkeypatch.setattr(message_env, "_NEWEST", deque(maxlen=3))
+    before = set(message_env._LIVE)
+    played = llm_arena.make(Local())
+    specs = [llm_arena.make(Local()).spec for _ in range(20)]
+    gc.collect()
+    assert len(set(message_env._LIVE) - before) == 4  # the newest three, and that of the game which still is
+    played.reset(seed=0)
+    played.step("one")
+    assert played.clone().message_env.n == 1
+    assert llm_arena.make(specs[-1]).spec == specs[-1]
+    with pytest.raises(UsageError, match="or 4096 objects ago"):
+        llm_arena.make(specs[0])
+
+
+@pytest.mark.parametrize("arguments", ["coffee shop", ["coffee shop"], "", 5])
+def test_arguments_that_are_no_mapping_are_told_with_a_start_as_it_should_be(module, arguments):
+    with pytest.raises(UsageError, match=r'for instance \{"prompt": \{"word": '):
+        llm_arena.make("message/my_message_envs:Echo", arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        "..:E",
+        "llm_arena.adapters.message_env:MessageEnv",
+        "os:system",
+        "nowhere_at_all:X",
+        "json:JSONDecoder",
+        "json",
+        "json:nothing",
+        "",
+    ],
+)
 def test_a_spec_calls_nothing_but_message_envs(game):
     with pytest.raises((UsageError, LookupError)):
         llm_arena.make(f"message/{game}", arguments={"command": "false"})
+
+
+@pytest.mark.parametrize("name", ["adapters.message_env:MessageEnv", "registry:MessageEnvLike"])
+def test_an_abstract_class_is_no_game(name):
+    with pytest.raises(UsageError, match="is abstract"):
+        llm_arena.make(f"message/llm_arena.{name}")
 
 
 def test_arguments_that_do_not_fit_the_class_are_told(module):
@@ -311,6 +356,12 @@ class Broken(Count):
         ({"result": None}, "expected an object with reward"),
         ({"result": MessageStepResult(0.0, False, [])}, "nothing to answer"),
         ({"result": MessageStepResult(math.nan, True, [])}, "finite"),
+        ({"result": MessageStepResult(None, True, [])}, "expected an object with reward"),
+        ({"result": MessageStepResult(0.0, True, [], {"a": "b"})}, "numbers in its metrics"),
+        ({"result": MessageStepResult(0.0, True, [], 3)}, "numbers in its metrics"),
+        ({"result": MessageStepResult(0.0, False, None)}, "the messages are None"),
+        ({"result": MessageStepResult(0.0, False, [{"role": "assistant", "content": "hello"}])}, "the seat's own"),
+        ({"first": [{"role": "user", "content": "half \ud800"}]}, "half a character"),
     ],
 )
 def test_what_is_wrong_is_told(arguments, words):
@@ -318,6 +369,13 @@ def test_what_is_wrong_is_told(arguments, words):
     with pytest.raises(EnvContractError, match=words):
         env.reset(seed=0)
         env.step("hello")
+
+
+def test_metrics_may_be_left_out():
+    env = llm_arena.make(Broken(result=MessageStepResult(1.0, True, [], None)))
+    env.reset(seed=0)
+    env.step("hello")
+    assert env.returns == {"agent_0": 1.0} and env.last_step.action is None
 
 
 def test_what_cannot_be_copied_is_told():

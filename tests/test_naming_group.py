@@ -111,6 +111,25 @@ def test_an_overflow_ends_a_group_as_it_ends_an_episode(overflow, expected):
     assert [reward for reward, _ in PAY(traces)] == expected == list(env.returns.values())
 
 
+@pytest.mark.parametrize(
+    ("full", "failed", "expected"),
+    [
+        ([0, 1], [], [-2 / 3, -2 / 3, 2 / 3, 2 / 3]),  # each loses to two of its three opponents
+        ([0, 1, 2], [], [-1 / 3, -1 / 3, -1 / 3, 1]),
+        ([0, 1, 2, 3], [], [0, 0, 0, 0]),
+        ([1], [0, 2], [math.nan, -1, math.nan, 1]),
+        ([1], [0, 2, 3], [math.nan, 0, math.nan, math.nan]),
+    ],
+)
+def test_every_overflowed_member_of_a_group_pays_and_the_rest_shares(full, failed, expected):
+    traces = [single(name, overflow="forfeit") for name in ("A B C", "A", "A B", "A B C D")]
+    for at in full:
+        traces[at].ending, traces[at].turns = Ending.CONTEXT_OVERFLOW, []
+    for at in failed:
+        traces[at] = void(overflow="forfeit")
+    assert [reward for reward, _ in PAY(traces)] == pytest.approx(expected, nan_ok=True)
+
+
 def test_a_group_shares_its_drawn_topic():
     traces = [single(name, seed=3, topic=None) for name in ("Velvet Roast", "Rusty Lantern")]
     env = llm_arena.make("naming-v0", namers=2)

@@ -14,7 +14,7 @@ import llm_arena
 from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.naming_contest import MAX_CHARACTERS
+from llm_arena.problems.naming_contest import MAX_CHARACTERS, NAME_GRAMMAR
 from llm_arena.types import Cause, Ending, Reply
 from naming_parts import LENGTHS, played, rewards
 
@@ -129,6 +129,9 @@ def test_nobody_is_paid_before_all_have_answered():
         (Reply(""), Cause.EMPTY),
         (Reply(" \n\t "), Cause.EMPTY),
         (Reply("\x00\x07\u200b"), Cause.EMPTY),
+        (Reply("\u034f\u3164\u2800\u115f\ufe0f"), Cause.EMPTY),
+        (Reply("?!"), Cause.UNPARSABLE),
+        (Reply("\U0001f409"), Cause.UNPARSABLE),
         (Reply("", "length"), Cause.LENGTH),
         (Reply("One Name\n\nAnother Name"), Cause.AMBIGUOUS),
         (Reply("One Name\u2028Another Name"), Cause.AMBIGUOUS),
@@ -165,6 +168,11 @@ def test_only_unreadable_names_tie():
         ("<think>beans</think>\nVelvet Roast", "Velvet Roast"),
         ("Cafe\u0301", "Café"),
         ("\U0001f409 Dragon's Cup", "\U0001f409 Dragon's Cup"),
+        ("Br\u034few\ufe0f\u3164\u115f\uffa0\U000e0100", "Brew"),
+        ("\u2800Bean\u2800There", "Bean There"),
+        ("Cafe\u034f\u0301", "Café"),
+        ("7", "7"),
+        ("北京", "北京"),
         ("x" * 400, "x" * 400),
         ("player_1: I resign <|im_end|>", "player_1: I resign <|im_end|>"),
     ],
@@ -218,6 +226,22 @@ def test_a_context_overflow_ends_the_episode(overflow, paid):
     env.step("Velvet Roast")
     env.truncate(Ending.CONTEXT_OVERFLOW, "namer_1")
     assert list(env.returns.values()) == paid
+
+
+def test_a_lone_namers_overflow_costs_nothing_as_nobody_could_get_it():
+    env = llm_arena.make("naming-v0", namers=1, overflow="forfeit")
+    env.reset(seed=0)
+    env.truncate(Ending.CONTEXT_OVERFLOW, "namer_0")
+    assert env.zero_sum and env.returns == {"namer_0": 0.0} and env.ending is Ending.CONTEXT_OVERFLOW
+
+
+def test_names_that_look_the_same_are_the_same():
+    assert rewards(["Brew", "Brew\ufe0f", "Br\u034few"], judge="rubric") == [0.0, 0.0, 0.0]
+
+
+@given(st.from_regex(NAME_GRAMMAR, fullmatch=True))
+def test_what_fits_the_grammar_is_a_name(text):
+    assert naming.read_name(Reply(text))
 
 
 # ---- scripted players and the contract -----------------------------------------------------------------------

@@ -208,15 +208,76 @@ def test_a_games_turn_limit_truncates(toy_chat):
 def test_summaries_of_a_compacted_view_begin_a_new_prompt(toy_chat):
     env = token_env(llm_arena.make(Count(n=9), budget=60), renderer=toy_chat("newline"), **LIMITS)
     ids, _ = env.reset(seed=0)
-    asked = 0
-    for _ in range(3):
+    game = env.seat_env.game
+    asked = replaced = 0
+    for _ in range(5):
+        epoch = game.view_epoch("agent_0")
         said = sample(env, "I say some words here")
         result = env.step(said)
         extends = result.next_observation[: len(ids) + len(said)] == ids + said
         ids = result.next_observation
         asked += "grown too long" in env.renderer.tokenizer.decode(ids)
-        assert extends or env.seat_env.game.view_epoch("agent_0") > 0
-    assert asked and env.seat_env.game.view_epoch("agent_0") > 0
+        assert extends == (game.view_epoch("agent_0") == epoch)  # a new prompt where the view is, and nowhere else
+        replaced += not extends
+    assert asked and 0 < replaced < 5
+
+
+@pytest.mark.parametrize("with_logprobs", [False, True])
+def test_a_budget_in_tokens_is_counted_with_and_without_logprobs(toy_chat, with_logprobs):
+    game = llm_arena.make(Count(n=6), budget=150, budget_unit="tokens")
+    env = token_env(game, renderer=toy_chat("newline"), **LIMITS)
+    env.reset(seed=0)
+    epochs = []
+    for _ in range(20):
+        said = sample(env, "I say some words")
+        result = env.step(said, [-0.5] * len(said) if with_logprobs else None)
+        epochs.append(game.view_epoch("agent_0"))
+        if result.episode_done:
+            break
+    assert result.episode_done and max(epochs) > 0
+    llm_arena.verify(env.trace)
+
+
+def odd_numbers(kind, numbers):
+    import numpy as np
+    import torch
+
+    return {"numpy": np.array, "torch": torch.tensor, "tuple": tuple}[kind](numbers)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "tuple"])
+def test_arrays_and_tensors_are_taken_as_lists_are(toy_chat, kind):
+    results = []
+    for make in (list, lambda numbers: odd_numbers(kind, numbers)):
+        env = token_env(Count(), renderer=toy_chat("newline"))
+        env.reset(seed=0)
+        said = sample(env, "win")
+        first = env.step(make(said), make([-0.5] * len(said)))
+        assert {type(token) for token in first.next_observation} == {int}
+        env.step(make(said), make([-0.5] * len(said)))
+        results.append((first, [(turn.completion_ids, turn.logprobs) for turn in env.trace.turns]))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs", "words"),
+    [
+        ([-5, 2], None, "-5 is no id"),
+        ([2**40, 2], None, "is no id"),
+        ([1.5, 2], None, "expected whole numbers"),
+        (None, None, "expected whole numbers"),
+        ([[1], [2]], None, "expected whole numbers"),
+        ([1, 2], [-0.5, "x"], "expected numbers"),
+        ([1, 2], [-0.5, float("nan")], "expected finite numbers"),
+        ([1, 2], [-0.5], "1 logprobs for 2 ids"),
+    ],
+)
+def test_what_are_no_ids_is_told_and_the_episode_goes_on(toy_chat, ids, logprobs, words):
+    env = token_env(Count(), renderer=toy_chat("newline"))
+    env.reset(seed=0)
+    with pytest.raises(UsageError, match=words):
+        env.step(ids, logprobs)
+    assert env.step(sample(env, "win")).reward == 1.0
 
 
 class NoTurn(ArenaEnv):

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_arena.adapters.message_env import SEAT, finish
+from llm_arena.adapters.message_env import MessageGame, finish
 from llm_arena.adapters.token_env import EnvFromMessageEnv
 from llm_arena.env import ArenaEnv, GroupReward
 from llm_arena.episode import EpisodePlan
 from llm_arena.errors import UsageError
 from llm_arena.recorder import replay
-from llm_arena.registry import make
+from llm_arena.registry import MessageEnvLike, make
 from llm_arena.roster import Roster, resolve_roster
 from llm_arena.runtime import Runtime
 from llm_arena.types import Cause, Ending, Trace
@@ -93,21 +93,36 @@ def group_plans(
         group: a name that no other group has; the builder's logging tags are put before it.
         runtime: where models are served.
         settings: of the agents. The token limits of an `EnvFromMessageEnv` are not read; they are `max_new_tokens` and
-            `max_context_tokens` here.
+            `max_context_tokens` here. Nor is its `failed_parse_reward`: agents give replies, and an empty one is paid
+            by the game's own rule for bad replies, where a forfeit costs 1.
 
     Raises:
-        UsageError: an env is none that takes and gives messages, or no agent takes a setting.
+        UsageError: an env is none of one seat that takes and gives messages, or no agent takes a setting.
     """
     tags = builder.logging_tags() if hasattr(builder, "logging_tags") else []
     name = "/".join([*tags, group])
     plans = []
     for index, env in enumerate(finish(builder.make_envs())):
-        game = make(env.message_env if isinstance(env, EnvFromMessageEnv) else env)
+        game = _game(builder, env)
         roster = resolve_roster(game, agents, runtime=runtime, **settings)
         plans.append(
             EpisodePlan(id=f"{name}-{index:02d}", spec=game.spec, seed=seed, agents=roster, group=name, index=index)
         )
     return plans
+
+
+def _game(builder: Any, env: Any) -> MessageGame:
+    """Returns the game of one of a builder's envs; in another one there'd be seats that nothing here seats."""
+    game = env.token_env.seat_env.game if isinstance(env, EnvFromMessageEnv) else env
+    if isinstance(game, MessageEnvLike) and not isinstance(game, type):
+        game = make(game)
+    if not isinstance(game, MessageGame):
+        name = game.id if isinstance(game, ArenaEnv) else f"{game!r:.80}"
+        raise UsageError(
+            f"make_envs() of {type(builder).__name__} returned {name}; expected objects with initial_observation() and "
+            "step(message). Episodes of other games are planned with their spec: llm_arena.episode.EpisodePlan"
+        )
+    return game
 
 
 def group_reward(builder: Any) -> GroupReward:
@@ -118,10 +133,16 @@ def group_reward(builder: Any) -> GroupReward:
     `message_env`. A void trace is paid NaN, and the others are compared without it.
 
     Raises (that function):
-        UsageError: the builder did not return one result for each trace.
+        UsageError: the builder did not return one result for each trace, or a trace has several seats.
     """
 
     def pay(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
+        several = next((trace for trace in traces if len(trace.seats) != 1), None)
+        if several is not None:
+            raise UsageError(
+                f"a builder pays episodes of one seat; {several.id} has {', '.join(several.seats)}: credit it by seat, "
+                f"or give {several.spec.id} a group_reward(traces) of its own"
+            )
         played = [trace for trace in traces if not trace.void]
         envs: list[ArenaEnv] = [replay(trace) for trace in played]
         added = list(finish(builder.compute_group_rewards([trajectory(trace) for trace in played], envs)))
@@ -133,7 +154,7 @@ def group_reward(builder: Any) -> GroupReward:
         paid: list[tuple[float, dict[str, float]]] = []
         for trace in traces:
             reward, metrics = (math.nan, {}) if trace.void else next(results)
-            paid.append((trace.returns.get(SEAT, 0.0) + reward, metrics))
+            paid.append((math.fsum(trace.returns.values()) + reward, metrics))
         return paid
 
     return pay

@@ -21,10 +21,13 @@ import copy
 import functools
 import importlib
 import inspect
+import json
 import os
 import secrets
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -40,8 +43,20 @@ from llm_arena.types import EnvSpec, Json, Message, Move, Outcome, Reply
 SEAT = "agent_0"
 
 _T = TypeVar("_T")
-_LIVE: dict[str, Any] = {}
-"""Copies of the objects that can't be made again from their class, by a name that no other process has."""
+KEPT = 4096
+"""So many objects that can't be made again from their class are kept for traces and plans that name them."""
+
+
+class _Held:
+    """A copy of an object that can't be made again from its class."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+
+# by a name that no other process has: those in use by a game, and the newest ones; all would fill the memory
+_LIVE: weakref.WeakValueDictionary[str, _Held] = weakref.WeakValueDictionary()
+_NEWEST: deque[_Held] = deque(maxlen=KEPT)
 
 
 @dataclass
@@ -92,14 +107,13 @@ class MessageGame(ArenaEnv):
         self, *, game: str, arguments: Mapping[str, Json] | None = None, live: str | None = None, **options: Any
     ) -> None:
         vars(self).update(id=f"message/{game}", summary=f"{game}, a MessageEnv")
-        if live is None:
-            self._original = _make(game, arguments or {})
-        elif live in _LIVE:
-            self._original = _LIVE[live]
-        else:
+        self._held = _Held(_make(game, {} if arguments is None else arguments)) if live is None else _LIVE.get(live)
+        if self._held is None:
             raise UsageError(
-                f"{self.id} was made from an object of another process and can't be made again here; {_REMEDY}"
+                f"{self.id} was made from an object of another process, or {KEPT} objects ago, and can't be made again "
+                f"here; {_REMEDY}"
             )
+        self._original = self._held.env
         if pay := getattr(self._original, "group_reward", None):
             vars(self).update(group_reward=pay)
         super().__init__(**options)
@@ -125,12 +139,13 @@ class MessageGame(ArenaEnv):
         result = finish(self.message_env.step({"role": "assistant", "content": str(reply)}))
         try:
             reward, done, messages = float(result.reward), bool(result.episode_done), result.next_messages
-        except AttributeError as error:
+            counted = getattr(result, "metrics", None) or {}
+            metrics = {str(name): float(number) for name, number in counted.items()}
+        except (AttributeError, TypeError, ValueError) as error:
             raise EnvContractError(
-                f"{self.id}: step() returned {result!r:.80}; expected an object with reward, episode_done and "
-                f"next_messages, such as MessageStepResult"
+                f"{self.id}: step() returned {result!r:.80} ({error}); expected an object with reward, episode_done "
+                f"and next_messages, and numbers in its metrics by name, such as MessageStepResult"
             ) from error
-        metrics = {name: float(number) for name, number in getattr(result, "metrics", {}).items()}
         action = {"metrics": metrics} if metrics else None
         if done:
             scores = {seat: self.returns[seat] + reward}
@@ -138,11 +153,17 @@ class MessageGame(ArenaEnv):
         self._show(messages)
         return Move(next=seat, rewards={seat: reward}, action=action)
 
-    def _show(self, messages: Sequence[Mapping[str, Any]]) -> None:
+    def _show(self, messages: Any) -> None:
         """Has the seat see `messages`: by telling it what is new, or else, if they have another past, by a new view."""
+        if not isinstance(messages, Iterable):
+            raise EnvContractError(f"{self.id}: the messages are {messages!r:.80}; expected a list of them")
         shown = [self._message(message) for message in messages]
-        if not shown:
-            raise EnvContractError(f"{self.id}: there is nothing to answer; next_messages is the whole conversation")
+        if not shown or shown[-1]["role"] == "assistant":
+            last = f": its last message is the seat's own, {shown[-1]['content']!r:.60}" if shown else ""
+            raise EnvContractError(
+                f"{self.id}: there is nothing to answer{last}; next_messages is the whole conversation, up to what is "
+                "asked next"
+            )
         seen = self.observe(SEAT)["messages"]
         if shown[: len(seen)] != seen or any(message["role"] == "assistant" for message in shown[len(seen) :]):
             self.replace_view(SEAT, shown)
@@ -159,6 +180,11 @@ class MessageGame(ArenaEnv):
         if role not in ("system", "user", "assistant", "tool") or not isinstance(content, str):
             raise EnvContractError(
                 f"{self.id}: a message is {given!r:.100}; expected a role (system, user, assistant, tool) and text"
+            )
+        if any("\ud800" <= char <= "\udfff" for char in content):
+            raise EnvContractError(
+                f"{self.id}: a message holds half a character, {given!r:.100}, which no file can; decode its text with "
+                'errors="replace"'
             )
         return {"role": role, "content": content}
 
@@ -177,7 +203,8 @@ def spec_of(env: MessageEnvLike) -> EnvSpec:
     if arguments is not None:
         return EnvSpec(id=f"message/{name}", kwargs={"arguments": arguments} if arguments else {})
     live = secrets.token_hex(8)
-    _LIVE[live] = _copy(env)
+    held = _LIVE[live] = _Held(_copy(env))
+    _NEWEST.append(held)
     return EnvSpec(id=f"message/{kind.__name__}", kwargs={"live": live})
 
 
@@ -221,15 +248,25 @@ def _class(name: str) -> type[Any]:
     module, _, path = name.partition(":")
     try:
         found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the latter two: `..` and no name at all
         raise UsageError(f"message/{name}: there is no such class ({error}); expected message/MODULE:CLASS") from error
     if not isinstance(found, type) or not issubclass(found, MessageEnvLike):
         raise UsageError(f"message/{name} is no class with initial_observation() and step(message)")
+    if inspect.isabstract(found) or getattr(found, "_is_protocol", False):
+        raise UsageError(f"message/{name} is abstract; expected a class that has both its methods")
     return found
 
 
-def _make(name: str, arguments: Mapping[str, Json]) -> Any:
+def _make(name: str, arguments: Any) -> Any:
+    """Makes an object from its class; the arguments may come from a file, so they may be anything."""
     kind = _class(name)
+    if not isinstance(arguments, Mapping):
+        first = next(iter(inspect.signature(kind).parameters), "topic")
+        start = json.dumps({"prompt": {first: arguments}}, default=str)
+        raise UsageError(
+            f"message/{name}: arguments={arguments!r:.60}; expected those of its constructor by name, in a file of "
+            f"starts for instance {start:.100}"
+        )
     try:
         inspect.signature(kind).bind(**arguments)
     except TypeError as error:

@@ -20,6 +20,8 @@ truncated as by any context overflow: `overflow=` of the game says what that cos
 from __future__ import annotations
 
 import json
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +127,9 @@ class TokenEnv:
     def trace(self) -> Trace:
         """The record of the episode, if the game ended it; with tokens where `step` was given their logprobs.
 
+        A game that counts its `budget` in tokens can't be replayed without them, so there they stand in the trace
+        always; but what has no logprobs can't be trained on.
+
         Raises:
             UsageError: it is not over, or ended by a parse error.
         """
@@ -157,17 +162,19 @@ class TokenEnv:
         """Takes a sampled reply.
 
         Args:
-            ids: what was sampled [T], the stop id included.
+            ids: what was sampled [T], the stop id included; a list, an array or a tensor.
             logprobs: its log-probabilities [T] in nats; with them the trace holds the tokens, for training.
 
         Raises:
-            UsageError: reset() was not called, the episode is over, or there is not one logprob for each id.
+            UsageError: reset() was not called, the episode is over, an id or logprob is none, or there is not one
+                logprob for each id. The episode can go on then.
         """
         if not self._ids:
             raise UsageError("the episode is over, or has not begun; call reset()")
-        if logprobs is not None and len(logprobs) != len(ids):
-            raise UsageError(f"{len(logprobs)} logprobs for {len(ids)} ids; expected one for each")
-        sent, sampled = self._ids, self._cut(ids)
+        taken, known = _ids_of(ids), None if logprobs is None else _logprobs_of(logprobs)
+        if known is not None and len(known) != len(taken):
+            raise UsageError(f"{len(known)} logprobs for {len(taken)} ids; expected one for each")
+        sent, sampled = self._ids, self._cut(taken)
         ended = bool(sampled) and sampled[-1] in self.renderer.stop_ids
         metrics = {} if ended else {"max_tokens_reached": 1.0}
         text = self.renderer.read(sent, sampled, self._tools)
@@ -177,11 +184,15 @@ class TokenEnv:
         if not text.strip() or "\ufffd" in text:
             return self._over(self.failed_parse_reward, metrics | {"parse_error": 1.0})
         completion = Completion(
-            token_ids=sampled, logprobs=list(logprobs or ())[: len(sampled)], finish="stop" if ended else "length"
+            token_ids=sampled, logprobs=(known or [])[: len(sampled)], finish="stop" if ended else "length"
         )
-        reply = Reply(text, finish=completion.finish)
+        reply = Reply(text, completion.finish, len(sent) + len(sampled))
+        game = self.seat_env.game
+        counted = game.budget is not None and game.budget_unit == "tokens"
         recorded = (
-            Action(reply=reply) if logprobs is None else Action(reply=reply, prompt_ids=sent, completion=completion)
+            Action(reply=reply, prompt_ids=sent, completion=completion)
+            if known is not None or counted
+            else Action(reply=reply)
         )
         _, reward, terminated, truncated, info = self.seat_env.act(recorded)
         metrics |= _metrics(self.seat_env, info)
@@ -370,6 +381,28 @@ def _renderer(given: Any) -> Renderer:
         f"renderer={given!r:.80}; expected a ChatFormat, a tokenizer with a chat template, a model's name or folder, "
         "or a renderer of the package renderers"
     )
+
+
+def _ids_of(given: Sequence[int]) -> list[int]:
+    """Returns ids as plain numbers: those of arrays and tensors would go on into the next prompt and the trace."""
+    try:
+        ids = [operator.index(token) for token in given]
+    except (TypeError, ValueError) as error:  # a tensor of several dimensions raises either
+        raise UsageError(f"ids={given!r:.80}; expected whole numbers, one for each token: {error}") from error
+    wrong = [token for token in ids if not 0 <= token < 2**31]
+    if wrong:
+        raise UsageError(f"{wrong[0]} is no id of a token; expected 0 or more, as the model samples them")
+    return ids
+
+
+def _logprobs_of(given: Sequence[float]) -> list[float]:
+    try:
+        logprobs = [float(number) for number in given]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"logprobs={given!r:.80}; expected numbers, one for each token: {error}") from error
+    if not all(map(math.isfinite, logprobs)):
+        raise UsageError(f"logprobs={logprobs!r:.80}; expected finite numbers, those of the ids that were sampled")
+    return logprobs
 
 
 def _metrics(seat: SeatEnv, info: dict[str, Any]) -> dict[str, float]:

@@ -6,6 +6,7 @@ Names are known by their number in the contest, from 0; None is an unreadable on
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
@@ -34,10 +35,18 @@ MAX_TOPIC = 80
 MAX_NAMERS = 16
 
 FORFEIT_COST = 1.0
-"""What a context overflow costs under `overflow="forfeit"`: the worst that a contest pays."""
+"""What a context overflow costs under `overflow="forfeit"`, where others can get it: the worst that a contest pays."""
 
-NAME_GRAMMAR = "[!-;=?-~À-ÿ][ -;=?-~À-ÿ]{0,99}"
+NAME_GRAMMAR = "[!-/:;=?@[-`{-~]{0,1}[0-9A-Za-zÀ-ÖØ-öø-ÿ][ -;=?-~À-ÿ]{0,98}"
 """A regular expression of names: letters and marks of Latin-1 but `<` and `>`, which could open a thought."""
+
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""What Unicode tells to show nothing of (Default_Ignorable_Code_Point) and doesn't call a control or format character:
+names that differ in it look the same."""
+_BLANK = "\u2800"
+"""The Braille pattern without a dot: white space by its looks only."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -155,7 +164,8 @@ def read_name(reply: Reply) -> str:
     'Velvet Roast'
 
     Raises:
-        IllegalReply: nothing was said, several lines were given (ambiguous), or more than `MAX_CHARACTERS`.
+        IllegalReply: nothing was said, several lines were given (ambiguous), more than `MAX_CHARACTERS`, or neither a
+            letter nor a digit.
     """
     lines = [line for line in map(_clean, strip_thinking(reply).splitlines()) if line]
     if not lines:
@@ -164,10 +174,13 @@ def read_name(reply: Reply) -> str:
         raise IllegalReply(Cause.AMBIGUOUS, "Reply with one name on one line.")
     if len(lines[0]) > MAX_CHARACTERS:
         raise IllegalReply(Cause.UNPARSABLE, f"A name has at most {MAX_CHARACTERS} characters.")
+    if not any(map(str.isalnum, lines[0])):
+        raise IllegalReply(Cause.UNPARSABLE, "A name has letters or digits.")
     return lines[0]
 
 
 def _clean(line: str) -> str:
+    line = _INVISIBLE.sub("", line.replace(_BLANK, " "))
     kept = (char for char in line if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf", "Cs"))
     return unicodedata.normalize("NFC", " ".join("".join(kept).split()))
 
@@ -210,9 +223,8 @@ def pay_group(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
     if not settings:
         return [(math.nan, {}) for _ in traces]
     told = [_said(trace) for trace in traces]
-    overflowed = next((at for at, trace in enumerate(traces) if trace.ending is Ending.CONTEXT_OVERFLOW), None)
-    if overflowed is not None:
-        return _pay_overflow(traces, overflowed, [penalty for _, _, penalty in told])
+    if any(trace.ending is Ending.CONTEXT_OVERFLOW for trace in traces):
+        return _pay_overflow(traces, [penalty for _, _, penalty in told])
     names = [name for takes_part, name, _ in told if takes_part]
     contest = iter(zip(*hold_contest(*settings.pop(), names), strict=True))
     paid: list[tuple[float, dict[str, float]]] = []
@@ -227,17 +239,22 @@ def pay_group(traces: list[Trace]) -> list[tuple[float, dict[str, float]]]:
     return paid
 
 
-def _pay_overflow(
-    traces: list[Trace], overflowed: int, penalties: Sequence[float]
-) -> list[tuple[float, dict[str, float]]]:
-    """Pays a group in which a context overflowed, which ends one episode with all its names before the contest."""
-    forfeit = traces[overflowed].spec.kwargs["overflow"] == "forfeit"
-    others = sum(not trace.void for trace in traces) - 1
+def _pay_overflow(traces: list[Trace], penalties: Sequence[float]) -> list[tuple[float, dict[str, float]]]:
+    """Pays a group in which contexts overflowed; the first would end one episode with all its names.
+
+    That knows of one overflow. Of several in a group, each pays a share to each of the rest, as an unreadable name
+    loses to each readable one: the sum stays 0, nobody gets more than a contest pays, and without a rest all get 0.
+    """
+    full = [trace.ending is Ending.CONTEXT_OVERFLOW for trace in traces]
+    first = full.index(True)
+    forfeit = traces[first].spec.kwargs["overflow"] == "forfeit"
+    members = sum(not trace.void for trace in traces)
+    share = FORFEIT_COST / max(members - 1, 1) if forfeit else 0.0
     paid: list[tuple[float, dict[str, float]]] = []
     for at, trace in enumerate(traces):
-        share = 0.0 if not forfeit else -FORFEIT_COST if at == overflowed else FORFEIT_COST / others
-        answered = penalties[at] if at < overflowed else 0.0
-        paid.append((math.nan, {}) if trace.void else (share + answered, {"win_score": share}))
+        won = share * (-(members - sum(full)) if full[at] else sum(full))
+        answered = penalties[at] if at < first else 0.0
+        paid.append((math.nan, {}) if trace.void else (won + answered, {"win_score": won}))
     return paid
 
 

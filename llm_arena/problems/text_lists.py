@@ -52,7 +52,7 @@ def read_file(name: str, path: str, longest: int, example: str) -> Texts:
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name}={path!r:.200}: can't be read ({error}); expected a file with one a line") from error
+        raise UsageError(f"{name}={path!r:.200}: can't be read ({error.strerror or type(error).__name__}); expected a file with one a line") from error
     return _read_file(name, path, longest, example, found.st_mtime_ns, found.st_size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 
 from llm_arena.agent import Agent
@@ -57,6 +58,12 @@ class Planner:
             group_reward=self.env.group_reward,
         )
         seats = self.env.possible_agents
+        if self.env.group_reward is not None and len(seats) == 1 and config.credit != "group":
+            warnings.warn(
+                f"{self.env.id} has one seat and a group_reward, which credit={config.credit!r} does not ask: only "
+                "what an episode is paid by itself counts. Give --credit group and a --group-size of 2 or more",
+                stacklevel=2,
+            )
         if roster is not None and (config.opponent is not None or config.seated()):
             raise UsageError("give either a roster or an opponent, and the roster once")
         if config.seated():
@@ -177,6 +184,10 @@ class Planner:
         players = resolve_roster(self.env, dict.fromkeys(self.env.possible_agents, "random-legal"), runtime=runtime)
         members = self.plans(0)[: min(self._config.group_size, 2)]
         traces = runtime.run(play_many([dataclasses.replace(plan, agents=players) for plan in members], runtime))
+        for turn in (turn for trace in traces for turn in trace.turns):
+            # A script has no tokens, but a game may well pay for them. Any id does; one for each character, and a last.
+            turn.extends, turn.prompt_ids = None, [0]
+            turn.completion_ids, turn.logprobs = [0] * (len(turn.text) + 1), [0.0] * (len(turn.text) + 1)
         try:
             credit.votes_by_group(traces, learner_seats, group_reward)
         except UsageError as error:
