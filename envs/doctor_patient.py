@@ -5,18 +5,23 @@ r"""doctor-patient-v0: a doctor asks a patient, orders tests and names what the 
 Roles     doctor_0; and patient_0, unless `patient="card"`: then the env answers in the patient's stead, exactly by its
           card, so that doctors can be studied with a patient that is always faithful.
 Problem   a case is drawn from 90 conditions with a chance for each symptom, fact of history and finding
-          (llm_arena/problems/patient_cases.py); `split` holds every fifth case back, `condition` fixes the condition.
-          Or it is a line of the file `cases`, whose SHA-256 enters the spec; the lines' fields are described there.
+          (llm_arena/problems/patient_cases.py); `split` holds about a fifth of the cases back, or with
+          `split_by="condition"` about a fifth of the conditions; `condition` fixes the condition. Sex and age limit
+          what a patient can have. Or it is a line of the file `cases`, whose SHA-256 enters the spec; the lines' fields
+          are described there.
 Actions   (doctor) one line, the only one of its kind in the reply; words before it are free, and not passed on
           (the doctor's view begins with two worked lines about another patient):
           `ASK: fever` or `ASK: Do you have a fever or chills?`. The table's words for symptoms and history are found in
           the question (llm_arena/problems/patient_talk.py). It is about the first three found, and each counts as a
-          question. A question without any counts as one: an open one ("what else?") asks for one thing more, any other
-          is about nothing.
+          question. A question without any is about nothing, and counts as one. But the first two open ones ("what
+          else?") ask for one thing more that the patient has, and count as 3 each: with free ones a doctor could hear
+          the whole card and then the "nothing else" that denies all other symptoms.
           `TEST: chest x-ray`, a test of the list or a synonym, each at most once. The env reports the result.
           `DIAGNOSIS: 1. pneumonia; 2. acute bronchitis`, at most `ranked` names, also on numbered lines below. Names
           count without regard to case, accents, hyphens, apostrophes, brackets and British or American spelling, and by
-          the synonyms of the table; a name that is not in it takes its place and is wrong.
+          the synonyms of the table, with a number, brackets or percent around them or not. A name that is not in the
+          table takes its place and is wrong; a diagnosis without any known name is refused. No line of the protocol is
+          longer than 1000 characters.
           (patient) free text of at most 600 characters.
 Illegal   (doctor) no such line, two different ones, an unknown test, one that was done, too many names, or no questions
           or tests left. A reply cut by the token cap counts without its last line. The class default is one retry.
@@ -24,34 +29,44 @@ Illegal   (doctor) no such line, two different ones, an unknown test, one that w
           (patient) no text, or too much. `forfeit`: it leaves, and the env answers from its card from then on. `skip`:
           it says nothing, which is worth 0.
 Rewards   doctor, at the end: 1/r if the right condition is named at rank r; else 0.1 if the first name is a look-alike
-          of it (the table pairs them), else 0; less `question_cost` = 0.005 a question and `test_cost` = 0.04 times the
+          of it (the table pairs them), else 0; less `question_cost` = 0.01 a question and `test_cost` = 0.015 times the
           price of each test (1 to 3). Worked: pneumonia first, after 5 questions and a chest x-ray (price 2):
-          1 - 0.025 - 0.08 = 0.895. At rank 2: 0.5 - 0.105 = 0.395. Only acute bronchitis, a look-alike: 0.1 - 0.105 =
-          -0.005. Worst: 15 questions and 4 tests of price 3, and wrong: -0.075 - 0.48 = -0.555. A forfeit costs 1, or
-          the worst if that is more.
-          patient, at the end: the mean worth of its answers, from 0 to 1; 0 if it was asked nothing. An answer is worth
-          0 if it claims what the card has not or denies what it has, 1/2 if it evades the question or volunteers, else
-          1. Worked: "Yes." about a cough that it has 1, "Yes, and a fever." with both true 1/2, "No." 0: the mean is
-          0.5. A patient that forfeits gets -1 and no more.
-          Doctor and patient are paid for different things. The game is cooperative all the same: there is no order
-          between them, a faithful patient is what a doctor needs, and on a board each entrant holds both seats. Boards
-          of doctors alone take `patient="card"`. Train each role with a baseline of its own.
+          1 - 0.05 - 0.03 = 0.92. At rank 2: 0.5 - 0.08 = 0.42. Only acute bronchitis, a look-alike: 0.1 - 0.08 = 0.02.
+          Worst: 15 questions and 4 tests of price 3, and wrong: -0.15 - 0.18 = -0.33. A forfeit costs 1, or the worst
+          if that is more.
+          patient, at the end: the mean worth of its answers about things of which it has one, and the mean of those
+          about things of which it has none; then the mean of the two, or the one that there is, from 0 to 1; 0 if it
+          was asked nothing. An answer is worth 0 if it claims what the card has not or denies what it has, 1/2 if it
+          evades the question or volunteers, else 1. An answer to a question about nothing counts only if it is worth
+          less than 1. Worked: "Yes." about a cough that it has 1, "Yes, and a fever." with both true 1/2, "No." 0: the
+          mean is 0.5. With a "No." about chills that it has not, too, the pay is (0.5 + 1) / 2 = 0.75. A patient that
+          forfeits gets -1 and no more.
+          The two are named as winners together, and paid for different things: that a reward is high says nothing of
+          the other seat. `cooperative` here means that there is no order between the seats, and that on a board each
+          entrant holds both. Boards of doctors alone take `patient="card"`. Train each role with a baseline of its own.
 Ends      with the diagnosis, a doctor's forfeit, or a skipped turn without questions left.
-Outcome   winners: all seats if the right condition is at rank 1, else nobody; no ranks. scores: the doctor's share for
-          its names, before costs; the patient's mean. Counts by the role `patient` in the env's statistics: answers,
-          faithful, false_claims, false_denials, evaded, volunteered.
+Outcome   winners: all seats but a patient that left if the right condition is at rank 1, else nobody; no ranks. scores:
+          the doctor's share for its names, before costs; the patient's pay, even if it left. facts: the condition, the
+          diagnosis, the questions spent and the tests, in order. Counts by the role `patient` in the env's statistics:
+          answers, faithful, false_claims, false_denials, evaded, volunteered.
 Sees      all: age, sex and what the patient comes with. doctor: the answers, quoted, and the results. patient: its card
           (what it feels, its history), the questions, quoted, and which items of its card they are about. It never
-          sees condition, findings, results or diagnosis. Nobody is told the worth of an answer, nor the condition.
+          sees findings or results. Nobody is told the worth of an answer. The condition is named by the outcome alone,
+          when the game is over.
 Hidden    the case. Only the patient knows its card; nobody knows the rest. (In a file whose lines all have different
           openings no two deals look alike to the doctor: `check_env` then says that it could compare nothing.)
 Players   `bayes` (doctor) knows the table and believes what it hears; `faithful` and `liar` (patients) go by the card.
+          Where tests tell enough, `bayes` asks nothing: `max_tests=0` makes it ask, to train or to compare patients.
 Exploits  A doctor loses nothing by naming `ranked` conditions, and should. Asking for everything at once pays nothing,
           for each item counts. A reply full of made-up answers and a diagnosis is refused: it has several lines of the
           protocol. `names="listed"` (default) lists all conditions, so that no one fails by a name; "open" does not.
           A patient cannot be caught by rule in words that the table lacks: see the list in patient_talk.py. "I don't
-          know" is always worth 1/2, and so is the whole card told at every question, which spoils the doctor's task and
-          shows in `volunteered`. A patient that forfeits gives the doctor an exact one, and pays 1 for that. A rising
+          know" is worth 1/2 to each question about something, and so are always "No." and always "Yes." where it is
+          asked about both kinds of things (a doctor that asks only about what it lacks pays "No." in full). The whole
+          card told at every question is worth 1/2 too; it helps the doctor, makes questions idle, and shows in
+          `volunteered`. An honest answer in words that the rule misreads is paid as a lie ("I feel sick with a fever"
+          claims nausea). A patient that forfeits gives the doctor an exact one, and pays 1 for that. A doctor may waste
+          questions on nothing, at its own cost. All names are in the prompt also with `split_by="condition"`. A rising
           reward of the pair may come from either seat: play each with the other's scripted player to tell.
 """
 
@@ -65,9 +80,10 @@ from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
 from llm_arena.problems.conditions import find_condition, find_test, table
-from llm_arena.problems.diagnosis import next_step
+from llm_arena.problems.diagnosis import OPEN_PRICE, next_step
 from llm_arena.problems.doctor_lines import (
     EXAMPLE,
+    OPEN_QUESTIONS,
     PATIENT_TEXT,
     check_settings,
     doctor_grammar,
@@ -77,11 +93,13 @@ from llm_arena.problems.doctor_lines import (
     read_protocol,
     who,
 )
-from llm_arena.problems.patient_cases import NORMAL, Split, open_cases
+from llm_arena.problems.patient_cases import NORMAL, Split, SplitBy, open_cases
 from llm_arena.problems.patient_talk import (
+    Reading,
     answer_from_card,
     asked_items,
     card_text,
+    inverted_items,
     is_open,
     judge,
     lie_from_card,
@@ -116,6 +134,7 @@ class DoctorPatient(ArenaEnv):
     Args:
         patient: `seat`, or `card`: the env answers from the patient's card.
         split: where cases are drawn from, `train` or `heldout`.
+        split_by: what is held out, `case` or `condition`.
         condition: what all patients have, by a name of the table; None: any condition. The doctor is not told.
         cases: the path of a file of cases, in place of the table's.
         cases_sha256: of that file; None: whatever is there.
@@ -125,7 +144,7 @@ class DoctorPatient(ArenaEnv):
         test_cost: of a test, times its price.
         ranked: how many conditions a diagnosis may name, 1 to 5.
         names: `listed`: the doctor's prompt lists all conditions; `open`: it doesn't.
-        options: those of `ArenaEnv`. `max_turns` leaves room for all questions, tests and retries.
+        options: those of `ArenaEnv`. `max_turns` leaves room for all questions and tests.
 
     Raises:
         UsageError: an argument is out of its range, or the file of cases can't be read or is another one.
@@ -146,13 +165,14 @@ class DoctorPatient(ArenaEnv):
         *,
         patient: Literal["seat", "card"] = "seat",
         split: Split = "train",
+        split_by: SplitBy = "case",
         condition: str | None = None,
         cases: str | None = None,
         cases_sha256: str | None = None,
         max_questions: int = 15,
         max_tests: int = 4,
-        question_cost: float = 0.005,
-        test_cost: float = 0.04,
+        question_cost: float = 0.01,
+        test_cost: float = 0.015,
         ranked: int = 3,
         names: Literal["listed", "open"] = "listed",
         **options: Any,
@@ -160,20 +180,18 @@ class DoctorPatient(ArenaEnv):
         choices = {"patient": (patient, ("seat", "card")), "names": (names, ("listed", "open"))}
         limits = {"max_questions": (max_questions, 0, 100), "max_tests": (max_tests, 0, 40), "ranked": (ranked, 1, 5)}
         check_settings(choices, limits, {"question_cost": question_cost, "test_cost": test_cost})
-        self.source, self.cases_sha256 = open_cases(split, condition, cases, cases_sha256)
+        self.source, self.cases_sha256 = open_cases(split, condition, cases, cases_sha256, by=split_by)
         self.max_questions, self.max_tests = max_questions, max_tests
         self.question_cost, self.test_cost, self.ranked, self.names = question_cost, test_cost, ranked, names
         seated = int(patient == "seat")
-        retries = options.get("retries")
-        tries = 1 + (retries if isinstance(retries, int) else type(self).retries)
-        needed = tries * ((1 + seated) * max_questions + max_tests + 1)
+        needed = (1 + seated) * max_questions + max_tests + 1
         if options.get("max_turns") is None:
             options["max_turns"] = needed
         super().__init__(counts={"doctor": 1, "patient": seated}, **options)
         if self.max_turns < needed:
             raise UsageError(
-                f"{self.id}: max_turns={self.max_turns}; expected at least {needed} for {max_questions} questions, "
-                f"{max_tests} tests and retries={self.retries}, or None"
+                f"{self.id}: max_turns={self.max_turns}; expected at least {needed} for {max_questions} questions "
+                f"and {max_tests} tests, or None"
             )
         if not seated:
             del self.role_counts["patient"]
@@ -195,12 +213,13 @@ class DoctorPatient(ArenaEnv):
         self.questions_left, self.tests_left, self.cost = self.max_questions, self.max_tests, 0.0
         self.question = ""
         self.asked: list[str] = []  # by the question that waits for its answer
-        self.open_question = False
+        self.inverted: frozenset[str] = frozenset()  # those of them that a yes denies
+        self.open_question, self.open_left, self.nothing_else = False, OPEN_QUESTIONS, False
         self.ever_asked: dict[str, None] = {}
         self.answers: dict[str, bool] = {self.opening.complaint: True}  # as the doctor heard them
         self.results: dict[str, str] = {}
         self.revealed: list[str] = []  # what the env itself has told the doctor of the case
-        self.worth: list[float] = []
+        self.worth: list[tuple[bool, float]] = []  # whether it was about something that the patient has; the worth
         self.from_card = PATIENT not in self.possible_agents
         for seat in self.possible_agents:
             self.tell(seat, self.system_texts[seat], role="system")
@@ -263,16 +282,21 @@ class DoctorPatient(ArenaEnv):
             raise IllegalReply(Cause.ILLEGAL, "You have no questions left: TEST or DIAGNOSIS.")
         self.question = question
         self.asked = asked_items(question)[: min(ITEMS_A_QUESTION, self.questions_left)]
-        self.open_question = not self.asked and is_open(question)
-        self._spend_questions(max(len(self.asked), 1))
+        self.inverted = inverted_items(question)
+        able = self.open_left > 0 and self.questions_left >= OPEN_PRICE
+        self.open_question = not self.asked and able and is_open(question)
+        self.open_left -= self.open_question
+        self._spend_questions(OPEN_PRICE if self.open_question else max(len(self.asked), 1))
         self.ever_asked |= dict.fromkeys(self.asked)
         action = {"ask": list(self.asked), "open": self.open_question}
         if self.from_card:
             self._answer_from_card()
             return Move(next=DOCTOR, action=action)
-        about = "Tell one thing that you have not told yet." if self.open_question else "That is not on your card."
+        about = (
+            "Tell one thing that you have not told yet." if self.open_question else "It is about nothing on your card."
+        )
         if self.asked:
-            about = f"Say yes or no about: {', '.join(self.asked)}."
+            about = f"Answer yes or no. The question is about: {', '.join(self.asked)}."
         self.tell(PATIENT, f"The doctor asks:\n{quote(question, max_characters=MAX_ANSWER)}\n{about}")
         return Move(next=PATIENT, action=action)
 
@@ -282,29 +306,36 @@ class DoctorPatient(ArenaEnv):
             raise IllegalReply(Cause.EMPTY, "Answer the doctor.")
         if len(text) > MAX_ANSWER:
             raise IllegalReply(Cause.UNPARSABLE, f"Answer in at most {MAX_ANSWER} characters.")
-        reading = read_answer(text, self.asked)
+        reading = read_answer(text, self.asked, self.inverted)
         judged = judge(self.cards[PATIENT], reading, self.asked, self.answers, open_question=self.open_question)
         for name in ("false_claims", "false_denials", "evaded", "volunteered"):
             self._add(name, getattr(judged, name))
-        self._keep(judged.score)
-        self._hear(reading.stances)
+        # a question about nothing pays nothing, or words without sense would earn full marks; a lie costs there too
+        if self.asked or self.open_question or judged.score < 1.0:
+            self._keep(judged.score)
+        self._hear(reading)
         self.tell(DOCTOR, f"The patient says:\n{quote(text)}\n{self._left()}")
         return Move(next=DOCTOR, action={"says": dict(reading.stances)})
 
     def _truth(self) -> str:
-        return answer_from_card(self.cards[PATIENT], self.asked, self.answers, open_question=self.open_question)
+        card, is_open_one = self.cards[PATIENT], self.open_question
+        return answer_from_card(card, self.asked, self.answers, open_question=is_open_one, inverted=self.inverted)
 
     def _answer_from_card(self) -> None:
         text = self._truth()
         self.revealed.append(text)
-        self._hear(read_answer(text, self.asked).stances)
+        self._hear(read_answer(text, self.asked, self.inverted))
         self.tell(DOCTOR, f"The patient says:\n{quote(text)}\n{self._left()}")
 
-    def _hear(self, stances: dict[str, Any]) -> None:
-        self.answers |= {item: said == "yes" for item, said in stances.items() if said != "both"}
+    def _hear(self, reading: Reading) -> None:
+        if self.open_question and reading.denies and "yes" not in reading.stances.values():
+            self.nothing_else = True
+        self.answers |= {item: said == "yes" for item, said in reading.stances.items() if said != "both"}
 
     def _keep(self, score: float) -> None:
-        self.worth.append(score)
+        card = self.cards[PATIENT]
+        about = [item for item in card.symptoms if item not in self.answers] if self.open_question else self.asked
+        self.worth.append((any(map(card.has, about)), score))
         self._add("answers", 1)
         self._add("faithful", int(score == 1.0))
 
@@ -337,6 +368,8 @@ class DoctorPatient(ArenaEnv):
         if len(names) > self.ranked:
             raise IllegalReply(Cause.ILLEGAL, f"Name at most {self.ranked} conditions.")
         found = [find_condition(name) for name in names]
+        if not any(found):
+            raise IllegalReply(Cause.UNPARSABLE, "No such condition is known: write DIAGNOSIS: and its common name.")
         right = self.condition
         if right in found:
             rank = 1 + found.index(right)
@@ -350,11 +383,15 @@ class DoctorPatient(ArenaEnv):
     def _finish(self, doctor: float, credit: float, found: list[str | None], reason: str) -> Move:
         scores, rewards = {DOCTOR: credit}, {DOCTOR: doctor}
         if PATIENT in self.possible_agents:
-            scores[PATIENT] = sum(self.worth) / len(self.worth) if self.worth else 0.0
+            kinds = [[worth for has, worth in self.worth if has == kind] for kind in (True, False)]
+            means = [sum(kind) / len(kind) for kind in kinds if kind]
+            scores[PATIENT] = sum(means) / len(means) if means else 0.0
             if not self.from_card:  # else it has left
                 rewards[PATIENT] = scores[PATIENT]
-        winners = list(self.possible_agents) if credit == 1.0 else []
-        outcome = Outcome(winners=winners, reason=reason, scores=scores)
+        winners = [seat for seat in (DOCTOR, PATIENT) if seat == DOCTOR or seat in rewards] if credit == 1.0 else []
+        spent = self.max_questions - self.questions_left
+        facts = {"condition": self.condition, "diagnosis": found, "questions": spent, "tests": list(self.results)}
+        outcome = Outcome(winners=winners, reason=reason, scores=scores, facts=facts)
         return Move(rewards=rewards, outcome=outcome, action={"diagnosis": found})
 
     # ---- what seats may know ---------------------------------------------------------------------------------
@@ -376,6 +413,8 @@ class DoctorPatient(ArenaEnv):
             "asked": list(self.ever_asked),
             "answers": dict(self.answers),
             "results": dict(self.results),
+            "nothing_else": self.nothing_else,
+            "open_left": self.open_left,
             "questions_left": self.questions_left,
             "tests_left": self.tests_left,
             "question_cost": self.question_cost,
@@ -403,7 +442,7 @@ class DoctorPatient(ArenaEnv):
     def describe(self) -> str:
         """Returns the case, and what the answers were worth."""
         found = ", ".join(f"{test}: {finding}" for test, finding in self.findings.items())
-        worth = f"\nworth of the answers: {', '.join(f'{score:g}' for score in self.worth)}" if self.worth else ""
+        worth = f"\nworth of the answers: {', '.join(f'{score:g}' for _, score in self.worth)}" if self.worth else ""
         person = f"{who(self.opening)} with {self.condition}; {found or 'no findings'}"
         return f"{person}\n{card_text(self.cards[PATIENT])}{worth}"
 

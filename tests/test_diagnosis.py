@@ -11,7 +11,8 @@ from llm_arena.problems.conditions import table
 def facts(**changes):
     given = {
         "age": 40, "sex": "female", "complaint": "cough", "asked": [], "answers": {"cough": True}, "results": {},
-        "questions_left": 9, "tests_left": 3, "question_cost": 0.005, "test_cost": 0.04, "ranked": 3,
+        "questions_left": 9, "tests_left": 3, "question_cost": 0.01, "test_cost": 0.015, "ranked": 3,
+        "nothing_else": False, "open_left": 2,
     }  # fmt: skip
     return given | changes
 
@@ -22,8 +23,10 @@ def test_the_posterior_is_bayes_rule_done_slowly():
     for name, row in known.conditions.items():
         low, high = row.ages
         chance = row.weight / sum(other.weight for other in known.conditions.values())
-        chance *= (low <= 40 <= high) / (high - low + 1) * row.female * known.leading(name, "female").get("cough", 0.0)
-        fever, smoking = (known.chance(name, item, "female") * 0.96 + 0.02 for item in ("fever", "smoking"))
+        chance *= (
+            (low <= 40 <= high) / (high - low + 1) * row.female * known.leading(name, "female", 40).get("cough", 0.0)
+        )
+        fever, smoking = (known.chance(name, item) * 0.96 + 0.02 for item in ("fever", "smoking"))
         slow[name] = chance * fever * (1 - smoking) * known.findings(name, "chest x-ray")["consolidation"]
     total = sum(slow.values())
     got = dict(zip(known.conditions, diagnosis.posterior(told), strict=True))
@@ -88,8 +91,46 @@ def test_the_bayes_doctor_is_nearly_always_right_with_a_faithful_patient():
 def test_the_faithful_patient_beats_random_and_the_liar_is_caught():
     asked = returns("bayes", "faithful")
     assert set(asked[:, 1]) <= {0.0, 1.0}  # 0 if it was asked nothing
-    assert lower(asked[:, 1], returns("bayes", None)[:, 1]) > 0.2
+    assert lower(asked[:, 1], returns("bayes", None)[:, 1]) > 0.1
     assert returns("bayes", "liar")[:, 1].max() == 0.0 and returns(None, "liar")[:, 1].max() == 0.0
+
+
+def test_nothing_else_denies_every_symptom_that_was_not_told():
+    heard = diagnosis.posterior(facts(nothing_else=True))
+    said = {item: False for item in table().symptoms} | {"cough": True}
+    assert np.allclose(heard, diagnosis.posterior(facts(answers=said)))
+    assert not np.allclose(heard, diagnosis.posterior(facts()))
+
+
+def test_what_an_open_question_may_bring_adds_up_to_one():
+    said = np.full((2, len(table().items)), 0.01)
+    said[1, list(table().items).index("fever")] = 0.9
+    chances = diagnosis._open_outcomes(said, {"cough": True})
+    assert chances.shape == (2, len(table().symptoms)) and np.allclose(chances.sum(axis=1), 1)  # one told, and nothing
+    assert chances[0, -1] == pytest.approx(0.99 ** (len(table().symptoms) - 1))
+
+
+def spamming(view, rng):
+    """Asks open questions as long as they are answered, and takes all that it did not hear of as absent."""
+    heard = view.messages[-1]["content"]
+    if view.facts["open_left"] and not view.facts["nothing_else"] and "can't say" not in heard:
+        return "ASK: What else?"
+    return diagnosis.next_step(view.facts | {"nothing_else": True})
+
+
+def test_open_questions_and_then_denying_the_rest_does_not_beat_bayes(monkeypatch):
+    game = type(llm_arena.make("doctor-patient-v0"))
+    monkeypatch.setattr(game, "baselines", {**game.baselines, "spamming": spamming})
+    assert (
+        lower(returns("bayes", None, 150, patient="card")[:, 0], returns("spamming", None, 150, patient="card")[:, 0])
+        > 0
+    )
+
+
+def test_both_questions_and_tests_are_worth_their_price():
+    whole = returns("bayes", None, 250, patient="card")[:, 0]
+    for none in ({"max_tests": 0}, {"max_questions": 0}):
+        assert lower(whole, returns("bayes", None, 250, patient="card", **none)[:, 0]) > 0
 
 
 def test_a_liar_hurts_the_doctor():

@@ -1,7 +1,9 @@
 """The rules of doctor-patient-v0: who says what, when it ends, what is paid, and what stays secret."""
 
+import contextlib
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ import llm_arena
 from llm_arena.checks import check_env, play_out
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
+from llm_arena.parsing import IllegalReply
 from llm_arena.problems.conditions import table
+from llm_arena.problems.doctor_lines import read_protocol
 from llm_arena.types import Cause, Ending, Reply
 
 CASE = {
@@ -62,7 +66,7 @@ FIVE = ["ASK: fever", "ASK: sputum", "ASK: chills", "ASK: rash", "ASK: smoking"]
 
 def test_the_worked_numbers(played):
     before = [*FIVE, "TEST: chest x-ray"]
-    costs = 5 * 0.005 + 2 * 0.04
+    costs = 5 * 0.01 + 2 * 0.015
     for names, credit, score in [
         ("1. pneumonia", 1, 1.0),
         ("1. influenza; 2. pneumonia", 0.5, 0.5),
@@ -81,21 +85,47 @@ def test_the_worst_legal_game_costs_less_than_a_forfeit(played):
     questions = [f"ASK: {item}" for item in list(table().items)[:15]]
     tests = [f"TEST: {name}" for name, test in table().tests.items() if test.price == 3][:4]
     env = played(*questions, *tests, "DIAGNOSIS: gout", patient="card")
-    assert env.returns == pytest.approx({"doctor_0": -0.555})
+    assert env.returns == pytest.approx({"doctor_0": -0.33})
     forfeited = played("?", "?", patient="card")
     assert forfeited.returns == {"doctor_0": -1.0} and forfeited.outcome.winners == []
     dear = played("?", "?", patient="card", question_cost=1.0)
-    assert dear.returns["doctor_0"] == pytest.approx(-15.48)  # 15 questions and 4 tests of price 3
+    assert dear.returns["doctor_0"] == pytest.approx(-15.18)  # 15 questions and 4 tests of price 3
 
 
 def test_the_patient_is_paid_the_mean_worth_of_its_answers(played):
     env = played("ASK: cough", "Yes.", "ASK: cough", "Yes, and I have a fever.", "ASK: cough", "No.", RIGHT)
-    assert env.returns == pytest.approx({"doctor_0": 1 - 0.015, "patient_0": 0.5})
+    assert env.returns == pytest.approx({"doctor_0": 1 - 0.03, "patient_0": 0.5})
     assert env.outcome.scores == {"doctor_0": 1.0, "patient_0": 0.5}
     assert env.outcome.winners == ["doctor_0", "patient_0"]
     counts = {"answers": 3, "faithful": 1, "false_claims": 0, "false_denials": 1, "evaded": 0, "volunteered": 1}
     assert env.stats["patient"] == {"turns": 3, **counts}
     assert played(RIGHT).returns == {"doctor_0": 1.0, "patient_0": 0.0}  # it was asked nothing
+    env = played("ASK: cough", "Yes.", "ASK: cough", "Yes, and I have a fever.", "ASK: cough", "No.",
+                 "ASK: chills", "No.", RIGHT)  # fmt: skip
+    assert env.returns["patient_0"] == pytest.approx(0.75)  # by what it has 0.5, by what it has not 1
+
+
+def test_always_no_and_always_yes_are_worth_what_i_dont_know_is(played):
+    for word in ("No.", "Yes.", "I don't know."):
+        env = played(
+            *(part for item in ("fever", "chills", "rash", "itching") for part in (f"ASK: {item}", word)), RIGHT
+        )
+        assert env.returns["patient_0"] == 0.5
+
+
+def test_questions_about_nothing_pay_nothing_but_a_lie_costs_there_too(played):
+    assert played("ASK: Do you like jazz?", "Banana.", RIGHT).returns["patient_0"] == 0.0
+    asked = ("ASK: fever", "Yes.", "ASK: Do you like jazz?")
+    assert played(*asked, "Banana.", RIGHT).returns["patient_0"] == 1.0
+    assert played(*asked, "I have chills.", RIGHT).returns["patient_0"] == 0.5
+    assert played("ASK: Do you like jazz?", "I have chills.", "ASK: rash", "No.", RIGHT).returns["patient_0"] == 0.5
+
+
+def test_the_outcome_holds_what_a_study_needs(played):
+    env = played("ASK: fever, rash", "TEST: CXR", "DIAGNOSIS: gout; house fever", patient="card")
+    assert env.outcome.facts == {
+        "condition": "pneumonia", "diagnosis": ["gout", None], "questions": 2, "tests": ["chest x-ray"],
+    }  # fmt: skip
 
 
 # ---- questions, tests, diagnoses -----------------------------------------------------------------------------------
@@ -112,12 +142,25 @@ def test_each_item_of_a_question_counts_and_at_most_three_are_asked(played):
     assert env.questions_left == 0 and "rash" not in heard(env)
 
 
-def test_open_questions_are_answered_one_by_one(played):
+def test_two_open_questions_are_answered_and_count_as_three_each(played, game):
     env = played("ASK: What else?", "ASK: Anything else?", "ASK: What else?", patient="card")
     said = [m["content"] for m in env.observe("doctor_0")["messages"][6:] if "patient says" in m["content"]]
-    assert [line.split("\n")[1] for line in said] == [
-        "> I also have a fever.", "> I also have sputum.", "> No, nothing else.",
-    ]  # fmt: skip
+    told = [line.split("\n")[1] for line in said]
+    assert sorted(told[:2]) == ["> I also have a fever.", "> I also have sputum."]
+    assert told[2] == "> I can't say anything about that."  # no third one, so no word on what is not there
+    assert env.questions_left == 15 - 3 - 3 - 1 and env.cost == pytest.approx(0.07)
+    env = played("ASK: What else?", patient="card", max_questions=2)  # fewer are left than it counts as
+    assert env.questions_left == 1 and "can't say anything" in heard(env)
+    env = game(CASE | {"symptoms": ["cough"]}, patient="card")
+    env.step("ASK: What else?")
+    assert "> No, nothing else." in heard(env) and env.facts("doctor_0")["nothing_else"]
+
+
+def test_a_patient_asked_whether_all_is_well_is_understood(played):
+    env = played("ASK: Are you vaccinated?", "Yes.", RIGHT)
+    assert env.returns["patient_0"] == 1.0 and env.answers["no vaccination"] is False
+    env = played("ASK: Are you vaccinated?", patient="card")
+    assert "> Yes, I do not have missing vaccinations." in heard(env) and env.answers["no vaccination"] is False
 
 
 def test_tests_report_what_the_case_has(played):
@@ -143,6 +186,9 @@ def test_tests_report_what_the_case_has(played):
         ("TEST: horoscope", Cause.ILLEGAL),
         ("TEST: a chest x-ray please", Cause.ILLEGAL),
         ("DIAGNOSIS: gout; influenza; asthma; pneumonia", Cause.ILLEGAL),
+        ("DIAGNOSIS: house fever; swamp fever", Cause.UNPARSABLE),  # no known name is no diagnosis
+        ("DIAGNOSIS: ...", Cause.UNPARSABLE),
+        ("ASK: " + "fever " * 200, Cause.UNPARSABLE),  # longer than a line may be
         (Reply("I would like to", "length"), Cause.LENGTH),
         (Reply("DIAGNOSIS: 1. pneu", "length"), Cause.LENGTH),  # half a line
         (Reply("ASK: fever", "timeout"), Cause.TIMEOUT),
@@ -171,11 +217,35 @@ def test_unusable_lines_are_refused_and_change_nothing(game, reply, cause):
         ("<think>DIAGNOSIS: gout</think>DIAGNOSIS: pneumonia", ["pneumonia"]),
         (Reply("DIAGNOSIS: pneumonia\nBecause", "length"), ["pneumonia"]),
         ("DIAGNOSIS: pneumonia\nDIAGNOSIS: pneumonia", ["pneumonia"]),
+        ("DIAGNOSIS: 1.pneumonia; 2.influenza", ["pneumonia", "influenza"]),
+        ("DIAGNOSIS: 1: pneumonia; 2: flu", ["pneumonia", "influenza"]),
+        ("DIAGNOSIS: (pneumonia)", ["pneumonia"]),
+        ("DIAGNOSIS: 1. pneumonia - 60%; 2. flu: 30 %", ["pneumonia", "influenza"]),
+        ("DIAGNOSIS: 1. pneumonia; 2. flu; 3. gout\n\n- a fever\n- a cough", ["pneumonia", "influenza", "gout"]),
+        ("DIAGNOSIS: 1. pneumonia\n\n1. It has a fever.", ["pneumonia"]),
+        ("DIAGNOSIS:\n\n1. pneumonia", ["pneumonia"]),
+        ("* DIAGNOSIS: pneumonia\n* DIAGNOSIS: pneumonia", ["pneumonia"]),  # the second is no entry of the first
     ],
 )  # fmt: skip
 def test_diagnoses_are_read(played, reply, found):
     env = played(reply)
     assert env.over and env.last_step.action == {"diagnosis": found}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "*DIAGNOSIS:flu\n" * 8000,  # each is a line of the protocol and an entry of the list above it
+        "*DIAGNOSIS:\n" * 8000,
+        "".join(f"ASK:{number}\n" for number in range(20_000)),
+        "DIAGNOSIS: " + "1. " * 60_000,
+    ],
+)
+def test_long_replies_are_read_in_linear_time(reply):
+    begun = time.process_time()
+    with contextlib.suppress(IllegalReply):
+        read_protocol(Reply(reply))
+    assert time.process_time() - begun < 2  # the quadratic reader took over 20 s for the first
 
 
 def test_naming_a_condition_twice_takes_the_better_place(played):
@@ -190,7 +260,7 @@ def test_budgets_are_kept(played):
     )
     env.step("TEST: lipase")  # refused, and no question is left to lose
     assert env.over and env.outcome.reason == "no diagnosis"
-    assert env.returns["doctor_0"] == pytest.approx(-0.045)
+    assert env.returns["doctor_0"] == pytest.approx(-0.025)
     env = played("TEST: ecg", "TEST: ECG", patient="card")
     assert env.last_step.cause is Cause.ILLEGAL and "was done already" in heard(env)
     env = played("ASK: fever", patient="card", max_questions=0)
@@ -216,7 +286,17 @@ def test_a_patient_that_forfeits_leaves_and_its_card_answers(played):
     assert "> No, I do not have a rash." in heard(env)
     env.step(RIGHT)
     assert env.outcome.reason == "right at rank 1: pneumonia"
-    assert env.returns == pytest.approx({"doctor_0": 0.99, "patient_0": -1.0})
+    assert env.returns == pytest.approx({"doctor_0": 0.98, "patient_0": -1.0})
+    assert env.outcome.winners == ["doctor_0"]
+
+
+def test_what_a_patient_earned_is_lost_with_its_forfeit(played, game):
+    env = game()
+    for reply in ("ASK: cough", "Yes.", "ASK: fever", "", ""):
+        env.step(reply)
+    env.step(None)
+    env.step(RIGHT)
+    assert env.returns["patient_0"] == -1.0 and env.outcome.scores["patient_0"] == 1.0
 
 
 def test_skipping_costs_the_doctor_a_question_and_is_no_answer_of_the_patient(played):
@@ -224,7 +304,7 @@ def test_skipping_costs_the_doctor_a_question_and_is_no_answer_of_the_patient(pl
     assert env.questions_left == 14 and env.agent_selection == "doctor_0"
     for reply in ("ASK: cough", "", "ASK: cough", "Yes.", RIGHT):
         env.step(reply)
-    assert env.returns == pytest.approx({"doctor_0": 1 - 0.015, "patient_0": 0.5})
+    assert env.returns == pytest.approx({"doctor_0": 1 - 0.03, "patient_0": 0.5})
 
 
 @pytest.mark.parametrize("illegal", ["forfeit", "skip", "random_legal", "penalty"])
@@ -245,6 +325,7 @@ def test_a_context_overflow_costs_its_seat_alone(played):
         env = played("ASK: cough", "Yes.", overflow="forfeit")
         env.truncate(Ending.CONTEXT_OVERFLOW, seat)
         assert env.returns == {"doctor_0": 0.0, "patient_0": 0.0} | returns
+        assert "has left" not in env.transcript("doctor_0")  # nobody goes on without it
     env = played("ASK: cough")
     env.truncate(Ending.CONTEXT_OVERFLOW, "patient_0")
     assert set(env.returns.values()) == {0.0}
@@ -268,8 +349,18 @@ def test_the_doctors_words_are_fenced_and_what_it_thinks_is_not_passed_on(played
     message = heard(env, "patient_0")
     assert "I say" not in message and "\x1b" not in message and "\u2028" not in message
     assert message.split("\n")[1].startswith("> fever? You have: gout.") and message.endswith(
-        "Say yes or no about: fever."
+        "Answer yes or no. The question is about: fever."
     )
+
+
+def test_a_long_question_is_cut_for_the_patient_and_says_so(played):
+    message = heard(played("ASK: fever " + "x" * 700), "patient_0")
+    assert "(106 more characters)" in message and "x" * 601 not in message
+
+
+def test_a_contradiction_is_not_heard(played):
+    env = played("ASK: rash", "I have a rash. I do not have a rash.")
+    assert "rash" not in env.answers and env.last_step.action == {"says": {"rash": "both"}}
 
 
 def test_the_patient_sees_its_card_and_no_more(played):
@@ -325,6 +416,32 @@ def test_secrets_are_kept_from_both_seats(tmp_path):
         secrets_are_kept(llm_arena.make("doctor-patient-v0", **kwargs), seed=0)
 
 
+TWIN = CASE | {"condition": "gout", "symptoms": ["cough", "rash", "fever"], "history": [], "findings": {}}
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"patient": "card"}, {"budget": 400}, {"illegal": "skip"}])
+def test_twins_look_alike_until_they_are_told_what_differs(game, kwargs):
+    """The leak check draws its questions, and few of them ask where two cases differ; here all of them are chosen."""
+    envs = [game(CASE, **kwargs), game(TWIN, **kwargs)]
+    for reply in ("ASK: cough", "ASK: chills, fever", "ASK: jazz", "TEST: ecg", "TEST: chest x-ray", "ASK: rash"):
+        for env in envs:
+            while env.compacting:
+                env.step("so far")
+            env.step(reply)
+            while "patient_0" in env.pending or env.compacting:
+                env.step("so far" if env.compacting else "I have a cough.")
+        seen = [(env.observe("doctor_0"), env.facts("doctor_0"), env.grammar("doctor_0")) for env in envs]
+        told = [env.knows("doctor_0") for env in envs]
+        assert (seen[0] == seen[1]) == (told[0] == told[1])
+    assert told[0] != told[1]
+
+
+def test_the_doctor_knows_what_the_env_has_told_it(played):
+    env = played("ASK: fever", "TEST: CXR", patient="card")
+    assert env.knows("doctor_0") == ["Yes, I have a fever.", "Result of chest x-ray: a white patch in one lung."]
+    assert played("ASK: fever", "Yes.").knows("doctor_0") == []  # the patient's words are its own
+
+
 def test_a_result_in_the_opening_is_caught():
     class Leaky(base()):
         def begin(self, rng):
@@ -368,17 +485,29 @@ def test_findings_in_the_doctors_facts_are_caught():
         ({"max_tests": 41}, "max_tests=41"),
         ({"ranked": 0}, "ranked=0"),
         ({"ranked": True}, "ranked=True"),
-        ({"question_cost": -0.1}, "question_cost=-0.1; expected a finite number from 0"),
+        ({"question_cost": -0.1}, "question_cost=-0.1; expected a number from 0 to 1000"),
         ({"test_cost": float("nan")}, "test_cost=nan"),
+        ({"question_cost": 10**400}, "question_cost=1000000"),
+        ({"question_cost": 1e308}, "question_cost=1e+308; expected a number from 0 to 1000"),
+        ({"test_cost": True}, "test_cost=True; expected a number"),
+        ({"condition": "lupus", "split_by": "condition"}, "is not in split='train' by condition"),
+        ({"split_by": "name"}, "split_by='name'; expected case or condition"),
         ({"condition": "house fever"}, "not in the table of conditions"),
         ({"split": "test"}, "split='test'"),
         ({"cases": "/nowhere.jsonl"}, "can't be read"),
-        ({"max_turns": 5}, "max_turns=5; expected at least 70"),
+        ({"max_turns": 5}, "max_turns=5; expected at least 35"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         llm_arena.make("doctor-patient-v0", **kwargs)
+
+
+@pytest.mark.parametrize("name", ["condition", "split", "patient", "names", "max_tests", "split_by"])
+def test_messages_are_short_and_of_one_line(name):
+    with pytest.raises(UsageError) as caught:
+        llm_arena.make("doctor-patient-v0", **{name: "x\n" * 50_000})
+    assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
 def test_the_spec_holds_the_file_and_its_hash(game, tmp_path):

@@ -9,6 +9,7 @@ from llm_arena.errors import UsageError
 from llm_arena.problems import patient_talk
 from llm_arena.problems.conditions import (
     FALSE_FINDING,
+    FOUND,
     NOISE,
     TYPICAL,
     condition_names,
@@ -64,21 +65,33 @@ def test_the_table_is_as_large_as_promised():
 
 def test_a_chance_is_the_files_for_typical_patients_else_the_noise():
     known = table()
-    assert known.chance("influenza", "fever", "male") == pytest.approx(0.92 * TYPICAL)
-    assert known.chance("influenza", "spinning", "male") == NOISE
-    assert known.chance("influenza", "sick contact", "male") == 0.5  # history is as in the file
-    assert known.chance("influenza", "smoking", "male") == 0.2  # as in the population
-    assert known.chance("endometriosis", "painful periods", "male") == 0.0
+    assert known.chance("influenza", "fever") == pytest.approx(0.92 * TYPICAL)
+    assert known.chance("influenza", "spinning") == NOISE
+    assert known.chance("influenza", "sick contact") == 0.5  # history is as in the file
+    assert known.chance("influenza", "smoking") == 0.2  # as in the population
+    assert known.chance("measles", "rash") == 1.0  # there is none without
+    column = list(known.items).index("painful periods")
+    for sex, age, may in [("male", 30, False), ("female", 30, True), ("female", 8, False), ("female", 70, False)]:
+        assert (item_chances(sex, age)[:, column] > 0).all() == may == known.possible("painful periods", sex, age)
+
+
+def test_the_definition_of_an_illness_is_always_there(five_thousand):
+    for condition, item in [("epilepsy", "seizure"), ("testicular torsion", "testicular pain"), ("measles", "rash"),
+                            ("depression", "low mood")]:  # fmt: skip
+        ill = [case for case in five_thousand if case.condition == condition]
+        assert len(ill) > 10 and all(case.card.has(item) for case in ill)
 
 
 def test_the_results_of_a_test_add_up_to_one():
     for test in table().tests:
-        chances = finding_chances(test)
+        chances = finding_chances(test, "female", 30)
         assert chances.shape == (len(table().conditions), len(table().tests[test].findings) + 1)
         assert np.allclose(chances.sum(axis=1), 1) and (chances >= 0).all()
     row = table().findings("pneumonia", "chest x-ray")
-    assert row["consolidation"] == pytest.approx(0.92 * TYPICAL)
-    assert sum(row.values()) == pytest.approx(0.92 * TYPICAL + FALSE_FINDING)
+    assert row["consolidation"] == pytest.approx(0.92 * FOUND)
+    assert sum(row.values()) == pytest.approx(0.92 * FOUND + FALSE_FINDING)
+    for sex, age in [("male", 30), ("female", 9), ("female", 70)]:
+        assert finding_chances("pregnancy test", sex, age).tolist() == [[0.0, 1.0]] * len(table().conditions)
 
 
 def test_no_name_means_two_conditions_nor_two_tests():
@@ -104,6 +117,10 @@ def test_no_name_means_two_conditions_nor_two_tests():
         ("Celiac disease", "coeliac disease"),
         ("M\u00e9ningitis", "meningitis"),
         ("COPD", "chronic obstructive pulmonary disease"),
+        ("generalized anxiety", "generalised anxiety"),
+        ("Hashimoto's thyroiditis", "underactive thyroid"),
+        ("lung tumor", "lung cancer"),
+        ("iron deficiency an\u00e6mia", "iron deficiency anaemia"),
         ("pneumonia or bronchitis", None),
         ("not pneumonia", None),
         ("severe pneumonia", None),
@@ -113,6 +130,15 @@ def test_no_name_means_two_conditions_nor_two_tests():
 )
 def test_names_are_read_strictly(given, condition):
     assert find_condition(given) == condition
+
+
+@pytest.mark.parametrize(
+    ("given", "test"),
+    [("CT of the head", "ct scan"), ("chest CT", "ct scan"), ("flu test", "throat or nose swab"),
+     ("brain MRI", "mri scan"), ("hand x-ray", "joint x-ray"), ("x-ray", None)],
+)  # fmt: skip
+def test_tests_are_found_by_their_everyday_names(given, test):
+    assert find_test(given) == test
 
 
 def test_no_word_means_two_items():
@@ -140,7 +166,7 @@ def test_patients_are_possible(five_thousand):
         assert case.sex == "female" or row.female < 1
         assert case.sex == "male" or row.female > 0
         keys = [*case.symptoms, *case.history, *case.findings, *(f"{t}/{f}" for t, f in case.findings.items())]
-        assert all(known.only.get(key, case.sex) == case.sex for key in keys)
+        assert all(known.possible(key, case.sex, case.age) for key in keys), case
         assert all(known.implies[item] in case.symptoms for item in case.symptoms if item in known.implies)
 
 
@@ -149,7 +175,7 @@ def test_patients_follow_the_table(five_thousand):
     assert len(ill) == pytest.approx(5000 * 3 / sum(row.weight for row in table().conditions.values()), rel=0.3)
     cough = np.mean([case.card.has("cough") for case in ill if case.complaint != "cough"])
     swab = np.mean([case.findings.get("throat or nose swab") == "influenza" for case in ill])
-    assert cough == pytest.approx(0.8 * TYPICAL, abs=0.12) and swab == pytest.approx(0.88 * TYPICAL, abs=0.12)
+    assert cough == pytest.approx(0.8 * TYPICAL, abs=0.12) and swab == pytest.approx(0.88 * FOUND, abs=0.12)
 
 
 def test_drawing_in_two_steps_is_drawing_at_once(five_thousand):
@@ -174,6 +200,22 @@ def test_splits_are_by_the_case_and_have_all_conditions():
     heldout = [drawn(seed, split="heldout") for seed in range(1500)]
     assert {split_of(case) for case in train} == {"train"} and {split_of(case) for case in heldout} == {"heldout"}
     assert {case.condition for case in heldout} == set(table().conditions)
+
+
+def test_splits_by_condition_share_no_condition():
+    cases = {side: [drawn(seed, split=side, by="condition") for seed in range(2000)] for side in ("train", "heldout")}
+    seen = {side: {case.condition for case in drawn_ones} for side, drawn_ones in cases.items()}
+    assert not seen["train"] & seen["heldout"] and seen["train"] | seen["heldout"] == set(table().conditions)
+    assert 12 <= len(seen["heldout"]) <= 24
+    assert {split_of(case) for case in cases["train"]} == {"train", "heldout"}  # nothing else is held back
+
+
+def test_children_have_no_history_of_adults(five_thousand):
+    adult = {"smoking", "heavy drinking", "unprotected sex", "contraceptive pill", "heavy periods", "missed period"}
+    young = [case for case in five_thousand if case.age < 11]
+    assert len(young) > 100
+    for case in young:
+        assert not adult & {*case.symptoms, *case.history} and "pregnancy test" not in case.findings
 
 
 def test_a_condition_can_be_fixed_by_any_name():
@@ -226,13 +268,15 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path):
         ({"complaint": ["fever"]}, "complaint is"),
         ({"symptoms": "fever"}, "symptoms is 'fever'; expected a list of names"),
         ({"symptoms": ["fever", "fevr"]}, "symptoms has 'fevr'.*Did you mean"),
-        ({"symptoms": ["fever", "testicular pain"]}, "a female patient can't have 'testicular pain'"),
+        ({"symptoms": ["fever", "testicular pain"]}, "a female patient of 34 can't have 'testicular pain'"),
         ({"history": ["fever"]}, "history has 'fever'"),
+        ({"age": 8, "history": ["smoking"]}, "a female patient of 8 can't have 'smoking'"),
+        ({"a\nb": 1}, r"'a\\nb'; expected an object"),
         ({"findings": ["x"]}, "findings is"),
         ({"findings": {"x-ray": "mass"}}, "there is no test 'x-ray'"),
         ({"findings": {"chest x-ray": "nothing"}}, "chest x-ray reports 'nothing'; expected one of consolidation"),
         ({"findings": {"chest x-ray": ["mass"]}}, "chest x-ray reports"),
-        ({"findings": {"ultrasound": "prostate"}}, "can't report prostate for a female"),
+        ({"findings": {"ultrasound": "prostate"}}, "can't report prostate for a female patient of 34"),
         ({"note": "?"}, "exactly condition, age"),
     ],
 )
@@ -271,5 +315,5 @@ def test_line_separators_of_unicode_are_no_lines(tmp_path):  # PrimeIntellect-ai
 def test_the_arrays_are_in_the_tables_order():
     known = table()
     row, column = list(known.conditions).index("influenza"), list(known.items).index("fever")
-    assert item_chances("male")[row, column] == known.chance("influenza", "fever", "male")
+    assert item_chances("male", 40)[row, column] == known.chance("influenza", "fever")
     assert set(condition_names().values()) == set(known.conditions)

@@ -8,6 +8,7 @@ from llm_arena.problems.patient_cases import Card, TableCases
 from llm_arena.problems.patient_talk import (
     answer_from_card,
     asked_items,
+    inverted_items,
     is_open,
     judge,
     lie_from_card,
@@ -77,10 +78,67 @@ def test_open_questions():
         ("I have no fever. I have a fever.", ["fever"], {"fever": "both"}),
         ("Yes, a fever.", ["fever", "cough"], {"fever": "yes"}),  # the cough was evaded
         ("", ["fever"], {}),
+        # not had
+        ("I'm fine.", ["fever"], {"fever": "no"}),
+        ("I feel fine.", ["fever"], {"fever": "no"}),
+        ("Right now, no.", ["fever"], {"fever": "no"}),
+        ("Indeed not.", ["fever"], {"fever": "no"}),
+        ("Sure, no.", ["fever"], {"fever": "no"}),
+        ("Fever, no.", ["fever"], {"fever": "no"}),
+        ("Fever - no.", ["fever"], {"fever": "no"}),
+        ("Fever: nothing.", ["fever"], {"fever": "no"}),
+        ("My temperature was normal.", ["fever"], {"fever": "no"}),
+        ("My temperature isn't high.", ["fever"], {"fever": "no"}),
+        # had
+        ("Sure.", ["fever"], {"fever": "yes"}),
+        ("I think so.", ["fever"], {"fever": "yes"}),
+        ("Yes, I can't stop coughing.", ["cough"], {"cough": "yes"}),
+        ("I can't stop coughing.", ["cough"], {"cough": "yes"}),
+        ("Yes, I couldn't sleep because of the cough.", ["cough"], {"cough": "yes"}),
+        ("Yes, it won't go away.", ["cough"], {"cough": "yes"}),
+        ("No chest pain, only a cough.", ["chest pain"], {"chest pain": "no", "cough": "yes"}),
+        (
+            "No, I don't have chills, just the fever and cough.",
+            ["chills"],
+            {"chills": "no", "fever": "yes", "cough": "yes"},
+        ),
+        ("No chills but a fever", ["chills"], {"chills": "no", "fever": "yes"}),
+        ("No chills however a fever", ["chills"], {"chills": "no", "fever": "yes"}),
+        # neither a yes nor a no of an item
+        ("I'm not so good.", ["fever"], {}),
+        ("Yes, a fever, but I don't have chills.", ["fever", "chills"], {"fever": "yes", "chills": "no"}),
+        (
+            "Yes, I have a fever but no chills or rash.",
+            ["fever", "rash"],
+            {"fever": "yes", "chills": "no", "rash": "no"},
+        ),
+        ("I have a fever, no cough", ["fever"], {"fever": "yes", "cough": "no"}),
     ],
 )
 def test_answers_claim_and_deny(answer, asked, stances):
     assert read_answer(answer, asked).stances == stances
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "stances"),
+    [
+        ("Are you vaccinated?", "Yes.", {"no vaccination": "no"}),
+        ("Are you vaccinated?", "Yes, I am vaccinated.", {"no vaccination": "no"}),
+        ("Are you vaccinated?", "No.", {"no vaccination": "yes"}),
+        ("Are you vaccinated?", "No, I'm not vaccinated.", {"no vaccination": "yes"}),
+        ("Are you unvaccinated?", "Yes.", {"no vaccination": "yes"}),
+        ("Can you smell?", "Yes.", {"loss of smell": "no"}),
+        ("Is your blood pressure normal?", "Yes.", {"high blood pressure": "no"}),
+        ("Is your blood pressure high?", "Yes.", {"high blood pressure": "yes"}),
+        ("Is your temperature normal?", "Yes, it is fine.", {"fever": "no"}),
+        ("Do you have a good appetite?", "Yes.", {"loss of appetite": "no"}),
+        ("Do you have a good appetite?", "No.", {"loss of appetite": "yes"}),
+        ("Is your immune system healthy?", "Yes.", {"weak immune system": "no"}),
+        ("How is your appetite?", "It is good.", {"loss of appetite": "no"}),
+    ],
+)
+def test_questions_whether_all_is_well_turn_yes_and_no_round(question, answer, stances):
+    assert read_answer(answer, asked_items(question), inverted_items(question)).stances == stances
 
 
 def test_what_the_rule_cannot_see_is_what_it_says():
@@ -111,6 +169,8 @@ CARD = Card(("fever", "cough"), ("smoking",))
         ("Yes, I think I have pneumonia.", ["fever"], 0.5, (0, 0, 0, 1)),
         ("I like jazz.", [], 1.0, (0, 0, 0, 0)),
         ("I have a cough.", [], 0.5, (0, 0, 0, 1)),
+        ("Yes, a fever. Perhaps coughing blood.", ["fever"], 0.5, (0, 0, 0, 1)),  # a guess is told as well
+        ("Yes. Maybe a cough.", ["fever"], 0.5, (0, 0, 0, 1)),
     ],
 )
 def test_answers_are_judged_by_the_card(answer, asked, score, counts):
@@ -128,6 +188,10 @@ def test_answers_are_judged_by_the_card(answer, asked, score, counts):
         ("No, nothing else.", ["fever"], 0.0),
         ("No, nothing else.", ["fever", "cough"], 1.0),
         ("I like jazz.", ["fever"], 0.5),
+        ("I do not have a seizure.", ["fever"], 0.0),
+        ("No, nothing else, no seizure.", ["fever"], 0.0),
+        ("No, nothing else, no seizure.", ["fever", "cough"], 0.5),
+        ("No, but I have a cough.", ["fever"], 1.0),  # it says no, and then what there is
     ],
 )
 def test_an_open_question_asks_for_one_thing_more(answer, told, score):
@@ -136,7 +200,7 @@ def test_an_open_question_asks_for_one_thing_more(answer, told, score):
 
 def test_the_cards_own_answers_are_faithful_for_every_item():
     items = list(table().items)
-    rng = np.random.default_rng(0)
+    rng, shuffled = np.random.default_rng(0), 0
     for seed in range(60):
         case = drawn(seed)
         for item in items:
@@ -145,12 +209,15 @@ def test_the_cards_own_answers_are_faithful_for_every_item():
             reading = read_answer(answer, asked)
             assert judge(case.card, reading, asked, [case.complaint], open_question=False).score == 1.0, answer
             assert reading.stances == {one: "yes" if case.card.has(one) else "no" for one in asked}
-        told = {case.complaint}
+        told, order = {case.complaint}, []
         for _ in range(len(case.symptoms)):
             reading = read_answer(answer_from_card(case.card, [], told, open_question=True), [])
             assert judge(case.card, reading, [], told, open_question=True).score == 1.0
             told |= set(reading.stances)
+            order += reading.stances
         assert told == set(case.symptoms)
+        shuffled += order != sorted(order, key=items.index)
+    assert shuffled > 30  # or each thing told would deny those before it in the table
 
 
 def test_the_liars_answers_are_never_worth_anything():

@@ -3,21 +3,23 @@
 It is read from `conditions.toml`, which was written by hand from textbook knowledge, simplified, with rounded chances.
 Nobody should be treated by it.
 
-Symptoms  what a patient can feel, each with the words that patients and doctors use for it. One that a condition does
-          not list has the chance `NOISE` all the same.
+Symptoms  what a patient can feel, each with the words that patients and doctors use for it; `!` is before words that
+          say the opposite ("vaccinated"). One that a condition does not list has the chance `NOISE` all the same.
 History   habits and events, each with its chance in the population, which holds where a condition lists no other.
 Tests     what can be ordered, with a price in units, and the findings that it may report; else it is normal. A finding
           that a condition does not list is reported with the chance `FALSE_FINDING` in all, by test.
 Condition how often it is drawn, ages (each year alike), sex, the chances of its symptoms, history and findings, and its
-          look-alikes (paired both ways). The chances of the file are those of textbook cases; `TYPICAL` makes those
-          of symptoms and findings smaller.
+          look-alikes (paired both ways). The chances of the file are those of textbook cases; `TYPICAL` and `FOUND`
+          make those of symptoms and findings smaller, but for symptoms of 100, without which there is no such illness.
+Limits    `[only]` and `[ages]`: what only one sex, or only some ages, can have.
 
 Given the condition, symptoms, history and tests are independent of each other, but that some symptoms bring a wider one
 (`[implies]`). A simplification, on which the scripted doctor is built too.
 
 Names     `find_condition` and `find_test` read a name strictly: case, accents, hyphens, apostrophes, text in brackets
-          and a leading article do not count, nor British against American spelling (`anaemia`, `diarrhoea`). What is
-          left must be a name of the table or one of its listed synonyms. A longer text that holds a name is no name.
+          and a leading article do not count, nor British against American spelling (`anaemia`, `diarrhoea`, `tumour`,
+          `generalised`). What is left must be a name of the table or one of its listed synonyms. A longer text
+          that holds a name is no name.
 """
 
 from __future__ import annotations
@@ -32,16 +34,19 @@ from typing import Any
 
 import msgspec
 
-TYPICAL = 0.85
-"""What the chances of symptoms and findings in the file are multiplied by: patients are less typical than textbooks."""
+TYPICAL = 0.65
+"""What the chances of symptoms in the file are multiplied by: patients are less typical than textbooks."""
 
-NOISE = 0.015
+FOUND = 0.85
+"""What the chances of findings in the file are multiplied by."""
+
+NOISE = 0.02
 """Chance of a symptom that the condition does not list."""
 
 FALSE_FINDING = 0.06
 """Chance that a test reports a finding which the condition does not list, all such findings together."""
 
-LEADING = 0.25
+LEADING = 0.2
 """A symptom with at least this chance may be what the patient comes with."""
 
 
@@ -52,6 +57,8 @@ class Symptom(msgspec.Struct, frozen=True):
     phrase: str
     "What comes after `I have`."
     aliases: tuple[str, ...]
+    opposite: tuple[str, ...]
+    "Those of the aliases that say that the patient does not have it."
     base: float
     "Its chance where a condition lists none."
 
@@ -90,6 +97,8 @@ class Table(msgspec.Struct, frozen=True):
     conditions: dict[str, Condition]
     only: dict[str, str]
     "Item, test or `test/finding` -> the one sex that can have it; for the other a test is normal."
+    ages: dict[str, tuple[int, int]]
+    "Item, test or `test/finding` -> the youngest and the oldest that can have it."
     implies: dict[str, str]
     "Symptom -> the wider one that comes with it."
 
@@ -98,19 +107,22 @@ class Table(msgspec.Struct, frozen=True):
         """Symptoms and history together: all that a patient can be asked about."""
         return {**self.symptoms, **self.history}
 
-    def chance(self, condition: str, item: str, sex: str) -> float:
-        """Returns the chance of an item for a patient of this sex with this condition."""
-        if self.only.get(item, sex) != sex:
-            return 0.0
+    def possible(self, key: str, sex: str, age: int) -> bool:
+        """Whether patients of this sex and age can have an item, be ordered a test, or have a `test/finding`."""
+        low, high = self.ages.get(key, (0, age))
+        return self.only.get(key, sex) == sex and low <= age <= high
+
+    def chance(self, condition: str, item: str) -> float:
+        """Returns the chance of an item for a patient with this condition that can have it."""
         row = self.conditions[condition]
         if item in self.symptoms:
             return row.symptoms.get(item, NOISE)
         return row.history.get(item, self.history[item].base)
 
-    def leading(self, condition: str, sex: str) -> dict[str, float]:
+    def leading(self, condition: str, sex: str, age: int) -> dict[str, float]:
         """Returns symptom -> the chance that such a patient comes with it: those above `LEADING`, in proportion."""
         row = self.conditions[condition]
-        led = {name: p for name, p in row.symptoms.items() if p >= LEADING and self.only.get(name, sex) == sex}
+        led = {name: p for name, p in row.symptoms.items() if p >= LEADING and self.possible(name, sex, age)}
         total = sum(led.values())
         return {name: chance / total for name, chance in led.items()}
 
@@ -136,6 +148,7 @@ def table() -> Table:
         base, _, words = line.partition("; ")
         history[name] = _symptom(name, words, int(base) / 100)
     only = {item: sex for sex, items in raw.pop("only").items() for item in items}
+    ages = {item: (low, high) for item, (low, high) in raw.pop("ages").items()}
     implies = raw.pop("implies")
     tests = {name: _test(name, line) for name, line in raw.pop("tests").items()}
     rows = {name: _condition(name, row) for name, row in raw.items()}
@@ -145,14 +158,16 @@ def table() -> Table:
             alike[name].append(other)
             alike[other].append(name)
     rows = {name: msgspec.structs.replace(row, alike=tuple(dict.fromkeys(alike[name]))) for name, row in rows.items()}
-    found = Table(symptoms, history, tests, rows, only, implies)
+    found = Table(symptoms, history, tests, rows, only, ages, implies)
     _check(found)
     return found
 
 
 def _symptom(name: str, line: str, base: float) -> Symptom:
     phrase, _, others = line.partition(": ")
-    return Symptom(name, phrase, (name, *_split(others)), base)
+    words = _split(others)
+    opposite = tuple(word[1:] for word in words if word.startswith("!"))
+    return Symptom(name, phrase, (name, *(word.removeprefix("!") for word in words)), opposite, base)
 
 
 def _test(name: str, line: str) -> Exam:
@@ -166,7 +181,7 @@ def _condition(name: str, row: Mapping[str, Any]) -> Condition:
     findings: dict[str, dict[str, float]] = {}
     for place, chance in _chances(row["findings"]).items():
         test, _, finding = place.partition("/")
-        findings.setdefault(test, {})[finding] = chance * TYPICAL
+        findings.setdefault(test, {})[finding] = chance * FOUND
     low, high = row["ages"]
     return Condition(
         name=name,
@@ -174,7 +189,9 @@ def _condition(name: str, row: Mapping[str, Any]) -> Condition:
         weight=float(row["weight"]),
         ages=(low, high),
         female=row.get("female", 50) / 100,
-        symptoms={item: chance * TYPICAL for item, chance in _chances(row["symptoms"]).items()},
+        symptoms={
+            item: chance if chance == 1 else chance * TYPICAL for item, chance in _chances(row["symptoms"]).items()
+        },
         history=_chances(row["history"]),
         findings=findings,
         alike=tuple(_split(row["alike"])),
@@ -205,9 +222,13 @@ def _check(found: Table) -> None:
         if unknown:
             raise KeyError(f"conditions.toml: {row.name} names {unknown}, which are not declared")
         sums = [sum(chances.values()) + FALSE_FINDING for chances in row.findings.values()]
-        led = found.leading(row.name, "female" if row.female > 0 else "male")
-        if not led or not all(0 < chance < 1 for chance in (*row.symptoms.values(), *row.history.values(), *sums)):
-            raise ValueError(f"conditions.toml: {row.name} has no leading symptom, or a chance of 0, or one near 1")
+        sexes = [sex for sex, share in (("female", row.female), ("male", 1 - row.female)) if share > 0]
+        led = all(found.leading(row.name, sex, age) for sex in sexes for age in range(row.ages[0], row.ages[1] + 1))
+        chances = (*row.history.values(), *sums)
+        if not led or not all(0 < p <= 1 for p in row.symptoms.values()) or not all(0 < p < 1 for p in chances):
+            raise ValueError(
+                f"conditions.toml: {row.name} has no leading symptom at some age, or a chance out of range"
+            )
 
 
 # ---- names -------------------------------------------------------------------------------------------------------
@@ -225,7 +246,9 @@ def normal_name(text: str) -> str:
     plain = "".join(char for char in plain if not unicodedata.combining(char))
     plain = re.sub(r"\([^()]*\)", " ", plain)
     plain = re.sub("['\u2019`]", "", plain)
+    plain = plain.replace("\u00e6", "e").replace("\u0153", "e")
     plain = re.sub(r"[^a-z0-9]+", " ", plain).replace("ae", "e").replace("oe", "e")
+    plain = re.sub(r"is(e[ds]?|ation)\b", r"iz\1", re.sub(r"our\b", "or", plain))
     return re.sub(r"^(?:an?|the) ", "", plain.strip())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
@@ -11,15 +10,23 @@ import numpy as np
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.problems.conditions import table
-from llm_arena.problems.diagnosis import diagnosis
+from llm_arena.problems.diagnosis import OPEN_PRICE, diagnosis
 from llm_arena.problems.patient_cases import Opening
 from llm_arena.types import Cause, Message, Reply
 
 _LINE = re.compile(r"[ \t*_`#]*(ASK|TEST|DIAGNOSIS)[*_`]*[ \t]*:[ \t*_`]*(.*)", re.IGNORECASE | re.ASCII)
-_ENTRY = re.compile(r"[ \t]*(?:[0-9]+[.)]|[-*])[ \t]*(.+)")
-_NUMBER = re.compile(r"(?:^|(?<=[\s;,]))[0-9]+[.)](?=\s|$)")
+_ENTRY = re.compile(r"[ \t]*(?:#?[0-9]{1,2}[.):]|[-*])[ \t]*(.+)")
+_NUMBER = re.compile(r"(?:^|(?<=[\s;,]))#?[0-9]{1,2}[.):]")
+_SHARE = re.compile(r"[ :\u2013\u2014-]{1,5}(?:about )?[0-9]{1,3}(?:\.[0-9]{1,3})? ?%$")
+_BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
+MAX_LINE = 1000
+"""A longer line is none of the protocol, and no name."""
 
 _HINT = "Reply with one line that begins with ASK:, TEST: or DIAGNOSIS:"
+
+MAX_COST = 1000
+OPEN_QUESTIONS = 2
+"""How many open questions of a game get an answer."""
 
 PATIENT_TEXT = (
     "You play a patient in a game; it is not medical advice. Answer the doctor in one short sentence. "
@@ -42,13 +49,13 @@ def check_settings(
     """
     for name, (given, allowed) in choices.items():
         if given not in allowed:
-            raise UsageError(f"{name}={given!r}; expected {' or '.join(allowed)}")
+            raise UsageError(f"{name}={given!r:.100}; expected {' or '.join(allowed)}")
     for name, (count, low, high) in limits.items():
         if not isinstance(count, int) or isinstance(count, bool) or not low <= count <= high:
-            raise UsageError(f"{name}={count!r}; expected a whole number from {low} to {high}")
+            raise UsageError(f"{name}={count!r:.100}; expected a whole number from {low} to {high}")
     for name, cost in costs.items():
-        if not isinstance(cost, int | float) or not 0 <= cost < math.inf:
-            raise UsageError(f"{name}={cost!r}; expected a finite number from 0")
+        if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 <= cost <= MAX_COST:
+            raise UsageError(f"{name}={cost!r:.100}; expected a number from 0 to {MAX_COST}")
 
 
 def doctor_text(question_cost: float, test_cost: float, ranked: int, *, listed: bool) -> str:
@@ -60,7 +67,8 @@ def doctor_text(question_cost: float, test_cost: float, ranked: int, *, listed: 
     return (
         "You play a doctor in a game; it is not medical advice. Find out what the patient has. "
         "Reply with one line each time:\n"
-        "ASK: fever\n(asks the patient about up to three things; each counts as a question)\n"
+        "ASK: fever\n(asks the patient about up to three things; each counts as a question; "
+        f"What else? counts as {OPEN_PRICE}, at most {OPEN_QUESTIONS} times)\n"
         "TEST: blood count\n(orders a test, once)\n"
         f"DIAGNOSIS: {places}\n(ends the game: the likeliest condition first)\n"
         f"A question costs {question_cost:g}, a test {test_cost:g} times its price. "
@@ -112,7 +120,7 @@ def doctor_grammar(tests: Sequence[str], *, asks: bool, ranked: int, listed: boo
         tests: those that may be ordered.
         asks: whether questions are left.
         ranked: how many conditions a diagnosis may name.
-        listed: whether only names of the table are allowed, else any words.
+        listed: whether only names of the table are allowed, else any words (and may be refused).
     """
     # the names of the table have no character that means something in a pattern
     name = f"({'|'.join(table().conditions)})" if listed else "[A-Za-z][A-Za-z0-9' -]{1,60}"
@@ -137,38 +145,56 @@ def read_protocol(reply: Reply) -> tuple[str, str]:
     lines = strip_thinking(reply).split("\n")
     if reply.finish == "length":
         lines.pop()  # it may be half a line
-    found: list[tuple[str, str]] = []
+    found: tuple[str, str] | None = None
     for number, line in enumerate(lines):
-        match = _LINE.fullmatch(line.rstrip())
+        match = _protocol(line)
         if not match:
             continue
         kind, text = match[1].upper(), match[2].strip(" \t*_`")
         if kind == "DIAGNOSIS":
-            text = "\n".join(_names(text, lines[number + 1 :]))
-        if text and (kind, text) not in found:
-            found.append((kind, text))
+            text = "\n".join(_names(text, lines, number + 1))
+        if not text or (kind, text) == found:
+            continue
+        if found:
+            raise IllegalReply(Cause.AMBIGUOUS, _HINT)
+        found = (kind, text)
     if not found:
         raise IllegalReply(Cause.LENGTH if reply.finish == "length" else Cause.UNPARSABLE, _HINT)
-    if len(found) > 1:
-        raise IllegalReply(Cause.AMBIGUOUS, _HINT)
-    return found[0]
+    return found
 
 
-def _names(text: str, below: list[str]) -> list[str]:
-    """Returns the names of a diagnosis: those of its line, and of the numbered lines right below it."""
+def _protocol(line: str) -> re.Match[str] | None:
+    return _LINE.fullmatch(line.rstrip()) if len(line) <= MAX_LINE else None
+
+
+def _names(text: str, lines: list[str], at: int) -> list[str]:
+    """Returns the names of a diagnosis: those of its line, and of the numbered lines right below it (from `at` on).
+
+    A blank line ends them once there are some, and so does the next line of the protocol.
+    """
     parts = text.split(";") if ";" in text else _NUMBER.split(text) if _NUMBER.search(text) else text.split(",")
-    for line in below:
-        match = _ENTRY.fullmatch(line.rstrip())
-        if match:
-            parts.append(match[1])
-        elif line.strip():
+    names = [name for part in parts for name in [_name(part)] if name]
+    while at < len(lines) and not _protocol(lines[at]):
+        match = _ENTRY.fullmatch(lines[at].rstrip()) if len(lines[at]) <= MAX_LINE else None
+        if match is None and (names or lines[at].strip()):
             break
-    names = (_NUMBER.sub("", part.strip()).strip(" \t*_`.,;") for part in parts)
-    return [name for name in names if name]
+        name = _name(match[1]) if match else ""
+        names += [name] if name else []
+        at += 1
+    return names
+
+
+def _name(part: str) -> str:
+    """Returns a name without its number, its share in percent and brackets around all of it."""
+    name = _NUMBER.sub("", part.strip(" \t*_`"), count=1).strip(" \t*_`.,;")
+    name = _SHARE.sub("", name).strip(" \t*_`.,;")
+    whole = _BRACKETS.fullmatch(name)
+    return whole[1].strip() if whole else name
 
 
 __all__ = [
     "EXAMPLE",
+    "OPEN_QUESTIONS",
     "PATIENT_TEXT",
     "check_settings",
     "doctor_grammar",

@@ -5,8 +5,9 @@ by its weight, then age, sex and what the patient comes with, given the conditio
 condition again, by its chance after the opening, then symptoms, history and the findings of all tests. In law that is
 the same as drawing the patient at once; but two patients with one opening may have different conditions.
 
-Split     by a hash of the whole case: four of five cases are `train`, every fifth is `heldout`. Both have
-          all conditions.
+Split     by a hash of the whole case: about four of five cases are `train`, the others `heldout`, and both have all
+          conditions. With `split_by="condition"` by a hash of the condition's name: about every fifth condition is
+          held out whole, for studies of what carries over to an illness that was never seen in training.
 File      JSON lines, one case each, checked line by line (`read_cases`):
 
     {"condition": "influenza", "age": 34, "sex": "female", "complaint": "fever",
@@ -32,6 +33,7 @@ from llm_arena.errors import UsageError, did_you_mean
 from llm_arena.problems.conditions import find_condition, table
 
 Split = Literal["train", "heldout"]
+SplitBy = Literal["case", "condition"]
 NORMAL = "normal"
 SEXES = ("female", "male")
 _FIELDS = ("condition", "age", "sex", "complaint", "symptoms", "history", "findings")
@@ -94,22 +96,32 @@ class Cases(Protocol):
 
 
 @cache
-def item_chances(sex: str) -> np.ndarray:
-    """Returns the chance of each item [conditions, items], in the order of the table, for one sex."""
+def _item_chances() -> np.ndarray:
     known = table()
-    return np.array([[known.chance(condition, item, sex) for item in known.items] for condition in known.conditions])
+    return np.array([[known.chance(condition, item) for item in known.items] for condition in known.conditions])
+
+
+@lru_cache(maxsize=64)
+def item_chances(sex: str, age: int) -> np.ndarray:
+    """Returns the chance of each item [conditions, items], in the order of the table, for a sex and an age."""
+    possible = np.array([table().possible(item, sex, age) for item in table().items])
+    chances: np.ndarray = _item_chances() * possible
+    return chances
 
 
 @cache
-def finding_chances(test: str) -> np.ndarray:
-    """Returns the chance of each result of a test [conditions, findings + 1]; the last one is a normal result."""
+def _finding_chances(test: str) -> np.ndarray:
     known = table()
-    rows = []
-    for condition in known.conditions:
-        chances = known.findings(condition, test)
-        found = [chances[finding] for finding in known.tests[test].findings]
-        rows.append([*found, 1.0 - sum(found)])
-    return np.array(rows)
+    listed = [known.findings(condition, test) for condition in known.conditions]
+    return np.array([[chances[finding] for finding in known.tests[test].findings] for chances in listed])
+
+
+@lru_cache(maxsize=2048)
+def finding_chances(test: str, sex: str, age: int) -> np.ndarray:
+    """Returns the chance of each result of a test [conditions, findings + 1]; the last one is a normal result."""
+    can, names = table().possible(test, sex, age), table().tests[test].findings
+    found = _finding_chances(test) * np.array([can and table().possible(f"{test}/{name}", sex, age) for name in names])
+    return np.column_stack([found, 1.0 - found.sum(axis=1)])
 
 
 def opening_chances(opening: Opening) -> np.ndarray:
@@ -120,7 +132,7 @@ def opening_chances(opening: Opening) -> np.ndarray:
         low, high = row.ages
         age = (low <= opening.age <= high) / (high - low + 1)
         sex = row.female if opening.sex == "female" else 1.0 - row.female
-        led = known.leading(name, opening.sex).get(opening.complaint, 0.0) if age and sex else 0.0
+        led = known.leading(name, opening.sex, opening.age).get(opening.complaint, 0.0) if age and sex else 0.0
         chances.append(row.weight * age * sex * led)
     return np.array(chances) / sum(row.weight for row in known.conditions.values())
 
@@ -134,59 +146,59 @@ class TableCases:
     Args:
         split: `train` or `heldout`.
         condition: the one condition that all of them have, by any of its names; None: all conditions.
+        by: what is held out, each fifth `case` or each fifth `condition`.
 
     Raises:
         UsageError: an argument is out of its range.
     """
 
-    def __init__(self, split: Split = "train", condition: str | None = None) -> None:
-        if split not in ("train", "heldout"):
-            raise UsageError(f"split={split!r}; expected train or heldout")
-        self._split = split
-        self._fixed = None
+    def __init__(self, split: Split = "train", condition: str | None = None, by: SplitBy = "case") -> None:
+        for name, given, allowed in (("split", split, ("train", "heldout")), ("split_by", by, ("case", "condition"))):
+            if given not in allowed:
+                raise UsageError(f"{name}={given!r:.100}; expected {' or '.join(allowed)}")
+        self._split, self._by = split, by
+        names = list(table().conditions)
+        self._may = np.array([by == "case" or _side(name.encode()) == split for name in names], float)
         if condition is not None:
             found = find_condition(condition) if isinstance(condition, str) else None
             if found is None:
-                near = did_you_mean(str(condition), table().conditions)
-                raise UsageError(f"condition={condition!r} is not in the table of conditions.{near}")
-            self._fixed = list(table().conditions).index(found)
+                near = did_you_mean(str(condition)[:100], names)
+                raise UsageError(f"condition={condition!r:.100} is not in the table of conditions.{near}")
+            if not self._may[names.index(found)]:
+                raise UsageError(
+                    f"condition={found!r} is not in split={split!r} by condition; use the other split, or "
+                    "split_by='case'"
+                )
+            self._may = np.array([name == found for name in names], float)
 
     def open(self, rng: np.random.Generator) -> Opening:
         """Draws an opening."""
         known = table()
         rows = list(known.conditions.values())
-        row = rows[_pick(rng, self._allowed(np.array([row.weight for row in rows])))]
+        row = rows[_pick(rng, self._may * np.array([row.weight for row in rows]))]
         age = int(rng.integers(row.ages[0], row.ages[1] + 1))
         sex = "female" if rng.random() < row.female else "male"
-        led = known.leading(row.name, sex)
+        led = known.leading(row.name, sex, age)
         return Opening(age, sex, list(led)[_pick(rng, np.array(list(led.values())))])
 
     def deal(self, rng: np.random.Generator, opening: Opening) -> Case:
         """Draws a patient with this opening, of the split."""
-        weights = self._allowed(opening_chances(opening))
+        weights = self._may * opening_chances(opening)
         while True:
             case = _draw(rng, opening, _pick(rng, weights))
-            if split_of(case) == self._split:
+            if self._by == "condition" or split_of(case) == self._split:
                 return case
-
-    def _allowed(self, weights: np.ndarray) -> np.ndarray:
-        if self._fixed is None:
-            return weights
-        only = np.zeros_like(weights)
-        only[self._fixed] = 1.0
-        return only
 
 
 def _draw(rng: np.random.Generator, opening: Opening, number: int) -> Case:
     known = table()
-    chances = item_chances(opening.sex)[number]
+    chances = item_chances(opening.sex, opening.age)[number]
     present = {item for item, hit in zip(known.items, rng.random(len(chances)) < chances, strict=True) if hit}
     findings = {}
     for name, test in known.tests.items():
-        result = _pick(rng, finding_chances(name)[number])
+        result = _pick(rng, finding_chances(name, opening.sex, opening.age)[number])
         finding = [*test.findings, NORMAL][result]
-        possible = all(known.only.get(key, opening.sex) == opening.sex for key in (name, f"{name}/{finding}"))
-        if finding != NORMAL and possible:
+        if finding != NORMAL:
             findings[name] = finding
     return _case(list(known.conditions)[number], opening, present | {opening.complaint}, findings)
 
@@ -214,7 +226,11 @@ def _pick(rng: np.random.Generator, weights: np.ndarray) -> int:
 
 def split_of(case: Case) -> Split:
     """Returns the split that a case belongs to, whatever seed it was drawn with."""
-    digest = hashlib.blake2b(msgspec.json.encode(case, order="sorted"), digest_size=8).digest()
+    return _side(msgspec.json.encode(case, order="sorted"))
+
+
+def _side(content: bytes) -> Split:
+    digest = hashlib.blake2b(content, digest_size=8).digest()
     return "heldout" if int.from_bytes(digest, "big") % 5 == 0 else "train"
 
 
@@ -238,7 +254,7 @@ class FileCases:
 
 
 def open_cases(
-    split: Split, condition: str | None, path: str | None, sha256: str | None
+    split: Split, condition: str | None, path: str | None, sha256: str | None, *, by: SplitBy = "case"
 ) -> tuple[TableCases | FileCases, str | None]:
     """Returns the patients of the table, or of a file and its SHA-256.
 
@@ -247,6 +263,7 @@ def open_cases(
         condition: of the table, see `TableCases`.
         path: the file; None: the table.
         sha256: what the file must be; None: whatever it is.
+        by: of the table, what is held out, see `TableCases`.
 
     Raises:
         UsageError: an argument is out of its range or has no place here, or the file is another one, or no such file.
@@ -254,9 +271,10 @@ def open_cases(
     if path is None:
         if sha256 is not None:
             raise UsageError(f"cases_sha256={sha256!r:.100} is for a file of cases; give cases too, or leave it out")
-        return TableCases(split, condition), None
-    if split != "train" or condition is not None:
-        raise UsageError(f"split={split!r}, condition={condition!r} are for the table; leave them out with cases")
+        return TableCases(split, condition, by), None
+    if (split, condition, by) != ("train", None, "case"):
+        given = f"split={split!r:.100}, split_by={by!r:.100}, condition={condition!r:.100}"
+        raise UsageError(f"{given} are for the table; leave them out with cases")
     rows, digest = read_cases(path)
     if sha256 not in (None, digest):
         raise UsageError(
@@ -301,12 +319,12 @@ def _read_line(place: str, line: str) -> Case:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: no JSON: {error}; expected an object with {', '.join(_FIELDS)}") from error
     if not isinstance(row, dict) or set(row) != set(_FIELDS):
-        got = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+        got = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
         raise UsageError(f"{place}: got {got:.200}; expected an object with exactly {', '.join(_FIELDS)}")
     known = table()
     condition = find_condition(row["condition"]) if isinstance(row["condition"], str) else None
     if condition is None:
-        near = did_you_mean(str(row["condition"]), known.conditions)
+        near = did_you_mean(str(row["condition"])[:100], known.conditions)
         raise UsageError(f"{place}: condition is {row['condition']!r:.100}, which is not in the table.{near}")
     age, sex, findings = row["age"], row["sex"], row["findings"]
     if not isinstance(age, int) or isinstance(age, bool) or not 0 <= age <= 120:
@@ -316,20 +334,22 @@ def _read_line(place: str, line: str) -> Case:
     symptoms = _names(place, "symptoms", row["symptoms"], known.symptoms)
     history = _names(place, "history", row["history"], known.history)
     if row["complaint"] not in symptoms:
-        raise UsageError(f"{place}: complaint is {row['complaint']!r:.100}; expected one of its symptoms {symptoms}")
-    wrong = [item for item in (*symptoms, *history) if known.only.get(item, sex) != sex]
+        raise UsageError(
+            f"{place}: complaint is {row['complaint']!r:.100}; expected one of its symptoms {symptoms!r:.200}"
+        )
+    wrong = [item for item in (*symptoms, *history) if not known.possible(item, sex, age)]
     if wrong:
-        raise UsageError(f"{place}: a {sex} patient can't have {wrong[0]!r}; leave it out")
+        raise UsageError(f"{place}: a {sex} patient of {age} can't have {wrong[0]!r}; leave it out")
     if not isinstance(findings, dict):
         raise UsageError(f"{place}: findings is {findings!r:.100}; expected an object of test and finding")
     for test, finding in findings.items():
         if test not in known.tests:
-            raise UsageError(f"{place}: there is no test {test!r:.100}.{did_you_mean(test, known.tests)}")
+            raise UsageError(f"{place}: there is no test {test!r:.100}.{did_you_mean(test[:100], known.tests)}")
         if not isinstance(finding, str) or finding not in known.tests[test].findings:
             options = ", ".join(known.tests[test].findings)
             raise UsageError(f"{place}: {test} reports {finding!r:.100}; expected one of {options}")
-        if any(known.only.get(key, sex) != sex for key in (test, f"{test}/{finding}")):
-            raise UsageError(f"{place}: {test} can't report {finding} for a {sex} patient; leave it out")
+        if not all(known.possible(key, sex, age) for key in (test, f"{test}/{finding}")):
+            raise UsageError(f"{place}: {test} can't report {finding} for a {sex} patient of {age}; leave it out")
     return _case(condition, Opening(age, sex, row["complaint"]), [*symptoms, *history], findings)
 
 
@@ -339,7 +359,7 @@ def _names(place: str, field: str, given: Any, known: Collection[str]) -> list[s
     for name in given:
         if name not in known:
             raise UsageError(
-                f"{place}: {field} has {name!r:.100}, which is not in the table.{did_you_mean(name, known)}"
+                f"{place}: {field} has {name!r:.100}, which is not in the table.{did_you_mean(name[:100], known)}"
             )
     return given
 
@@ -352,6 +372,7 @@ __all__ = [
     "FileCases",
     "Opening",
     "Split",
+    "SplitBy",
     "TableCases",
     "finding_chances",
     "item_chances",

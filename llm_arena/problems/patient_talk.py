@@ -2,18 +2,23 @@
 
 Words     are compared in lower case, without articles, possessives and `of`, British spelling and a plural `s` folded.
           An item (a symptom or a fact of the history) is found by its name or one of the other words of the table, the
-          longest first: "blood in my stool" is the item `bloody stool`, and no mention of anything else.
-Questions `asked_items`: the items that a question mentions, in their order. A question without an item is open if it
+          longest first: "blood in my stool" is the item `bloody stool`, and no mention of anything else. Some words say
+          the opposite of their item: "vaccinated" denies `no vaccination`.
+Questions `asked_items`: the items that a question mentions, in their order. `inverted_items`: those that a yes would
+          deny ("are you vaccinated?", "is your temperature normal?"). A question without an item is open if it
           has one of the phrases of `_OPEN` ("what else", "how do you feel"), else it is about nothing.
 Answers   `read_answer`: each item that is mentioned is claimed or denied. From a word like no, not, never, without or
-          don't on, items of the sentence are denied, until "but", "I have", "I am" and the like, or "yes". "Fever: no"
-          counts too, and "my temperature is normal" denies. After "not sure" or "don't know" items are neither. If none
-          of the asked items is mentioned, a lone yes or no is about all of them. An item that is both claimed and
-          denied is contradicted.
+          don't on, items of the sentence are denied, until "but", "only", "just", "I have", "I am" and the like, or
+          "yes". "Fever: no" and "fever, no." count too, and "my temperature was normal" denies. After a leading "yes"
+          an asked item of that sentence is denied only if the denial is right before it ("yes, I could not sleep
+          because of the cough" claims a cough). After "not sure" or "don't know" items are neither. If none of the
+          asked items is mentioned, a yes or no is about all of them, and "I'm fine" denies them. An item both claimed
+          and denied is contradicted.
 Judged    `judge`: an answer is worth 0 if a claim or denial contradicts the card, whatever was asked; else 1/2 if an
-          asked item got no answer, or something was told that was not asked; else 1. Not counted as told: the
-          complaint and what was told before; after an open question the first item. Naming a condition of the table
-          (or a synonym) is telling.
+          asked item got no answer, or something was told or guessed at ("perhaps a cough") that was not asked; else 1.
+          Not counted as told: the complaint and what was told before; after an open question the first item that the
+          patient has. To deny everything at an open question while something is untold is false. Naming a condition of
+          the table (or a synonym) is telling.
 
 What the rule can't see: words that are not in the table ("my pipes hurt"), degree, time and place ("only on Sundays"),
 irony, a double negation, "not only", what is claimed of others ("my sister has a cough"), and a made-up story about
@@ -22,6 +27,7 @@ things that are no item. A patient can thus deceive in words outside the table w
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
@@ -38,14 +44,20 @@ Stance = Literal["yes", "no", "both", "unsure"]
 _TOKEN = re.compile(r"[a-z0-9]+(?:'[a-z]+)?|[.,;:!?\n]")
 _STOP = frozenset({"a", "an", "the", "my", "your", "any", "some", "his", "her", "our", "of"})
 _ENDS = frozenset(".;!?\n")
-_TURNS = frozenset({"but", "however", "though", "although", "except", "yet", "yes", "yeah", "yep"})
-_YES = frozenset({"yes", "yeah", "yep", "correct", "right", "sure", "indeed", "true"})
+_TURNS = frozenset({"but", "however", "though", "although", "except", "yet", "only", "just", "yes", "yeah", "yep"})
+_YES = frozenset({"yes", "yeah", "yep", "yup", "correct", "definitely", "absolutely"})
+_AGREE = frozenset({"right", "sure", "indeed", "true", "certainly"})
+"Words that say yes only when they stand alone."
 _NO = frozenset(
     {"no", "nope", "not", "never", "none", "neither", "nor", "without", "deny", "denie", "cannot", "nothing"}
 )
 _NO_BARE = frozenset({"dont", "doesnt", "didnt", "havent", "hasnt", "isnt", "wasnt", "cant", "arent"})
 _POSITIVE = frozenset({"have", "had", "feel", "felt", "am", "get", "got", "notice", "noticed", "suffer", "do", "did"})
-_WELL = frozenset({"normal", "fine", "good", "ok", "okay", "alright"})
+_WELL = frozenset({"normal", "fine", "good", "ok", "okay", "alright", "healthy"})
+_IS = frozenset({"is", "are", "was", "were", "been", "seem", "feel"})
+_RAISED = frozenset({"high", "raised", "elevated", "up", "changed", "unusual"})
+_LINK = frozenset({"or", "nor", "and", ",", "have", "had", "been", "having", "do", "does", "feel", "get", "got", "am"})
+"Words between a denial and what it denies."
 _BETWEEN = frozenset({"also", "only", "just", "really", "still", "do", "did", "often", "sometime", "alway"})
 _UNSURE = (
     ("not", "sure"), ("not", "certain"), ("don't", "know"), ("dont", "know"), ("do", "not", "know"), ("can't", "say"),
@@ -65,6 +77,8 @@ class Reading(msgspec.Struct, frozen=True):
 
     stances: dict[str, Stance]
     "Item -> what is said of it, in the order of mention; asked items are there only if they got an answer."
+    unsure: tuple[str, ...]
+    "Items that it mentions and is not sure of."
     named: tuple[str, ...]
     "Conditions that the answer names."
     denies: bool
@@ -110,6 +124,11 @@ def _item_phrases() -> Phrases:
 
 
 @cache
+def _opposites() -> frozenset[tuple[str, ...]]:
+    return frozenset(tuple(_words(alias)) for item in table().items.values() for alias in item.opposite)
+
+
+@cache
 def _condition_phrases() -> Phrases:
     """Returns the names of conditions that are no words of an item as well (`diabetes`, `high blood pressure`)."""
     items = {words for phrases in _item_phrases().values() for words, _ in phrases}
@@ -146,6 +165,22 @@ def asked_items(question: str) -> list[str]:
     return list(_mentions(_words(question), _item_phrases()))
 
 
+def inverted_items(question: str) -> frozenset[str]:
+    """Returns the items of a question that a yes would deny.
+
+    >>> sorted(inverted_items("Are you vaccinated, and is your temperature normal? Any cough?"))
+    ['fever', 'no vaccination']
+    """
+    words, phrases = _words(question), _item_phrases()
+    inverted = set()
+    for item, at in _mentions(words, phrases).items():
+        end = at + (_match(words, at, phrases) or (1, ""))[0]
+        well = (at > 0 and words[at - 1] in _WELL) or (end < len(words) and words[end] in _WELL)
+        if well or tuple(words[at:end]) in _opposites():
+            inverted.add(item)
+    return frozenset(inverted)
+
+
 def is_open(question: str) -> bool:
     """Returns whether a question without items asks for whatever there is.
 
@@ -155,8 +190,13 @@ def is_open(question: str) -> bool:
     return not asked_items(question) and _OPEN.search(question.casefold()) is not None
 
 
-def read_answer(answer: str, asked: Sequence[str]) -> Reading:
+def read_answer(answer: str, asked: Sequence[str], inverted: Collection[str] = ()) -> Reading:
     """Returns what an answer says of items.
+
+    Args:
+        answer: the words.
+        asked: the items that were asked about.
+        inverted: those of them that a yes denies.
 
     >>> read_answer("No fever or chills, but I do have a cough.", ["fever"]).stances
     {'fever': 'no', 'chills': 'no', 'cough': 'yes'}
@@ -164,9 +204,12 @@ def read_answer(answer: str, asked: Sequence[str]) -> Reading:
     {'fever': 'no'}
     """
     words = _words(answer)
+    leading = _leading(words)
     stances: dict[str, Stance] = {}
+    unsure: dict[str, None] = {}
     polarity: Stance = "yes"
     denies = False
+    gap = 0  # words since the last denial that are neither links nor items
     rest: list[str] = []  # what is no item
     at = 0
     while at < len(words):
@@ -174,31 +217,58 @@ def read_answer(answer: str, asked: Sequence[str]) -> Reading:
         match = _match(words, at, _item_phrases())
         if match:
             length, item = match
-            said = _beside(words, at, at + length) or polarity
+            opposite = tuple(words[at : at + length]) in _opposites()
+            said = _beside(words, at, at + length)
+            if said is None:
+                said = polarity
+                if leading and item in asked and polarity == "no" and gap > 1:
+                    said = _flipped(leading) if item in inverted else leading
+                elif opposite:
+                    said = _flipped(said)
+            if said == "unsure":
+                unsure[item] = None
             before = stances.get(item)
             stances[item] = said if before in (None, "unsure", said) else before if said == "unsure" else "both"
             rest.append("")
             at += length
             continue
         rest.append(word)
-        unsure = next((phrase for phrase in _UNSURE if tuple(words[at : at + len(phrase)]) == phrase), None)
-        if unsure:
+        doubt = next((phrase for phrase in _UNSURE if tuple(words[at : at + len(phrase)]) == phrase), None)
+        if doubt:
             polarity = "unsure"
-            at += len(unsure)
+            at += len(doubt)
             rest.append("")
             continue
-        if word in _ENDS or word in _TURNS or _affirms(words, at):
+        if word in _ENDS or word in _TURNS or _affirms(words, at) or words[at + 1 : at + 2] == ["stop"]:
             polarity = "yes"
         elif _denies(word):
             denies = True
+            # a leading no answers the question; it is no denial of what comes after its comma
+            gap = 2 if at == 0 and words[1:2] == [","] else 0
             polarity = "unsure" if polarity == "unsure" else "no"
+        elif word not in _LINK:
+            gap += 1
+        if word in _ENDS:
+            leading = None  # it is about its own sentence
         at += 1
     if not any(item in stances for item in asked):
-        whole = _whole(words)
-        if whole:
-            stances.update(dict.fromkeys(asked, whole))
+        whole, flips = _whole(words)
+        for item in asked if whole else ():
+            stances[item] = _flipped(whole) if whole and flips and item in inverted else whole or "unsure"
     named = tuple(_mentions(rest, _condition_phrases()))
-    return Reading({item: said for item, said in stances.items() if said != "unsure"}, named, denies)
+    known: dict[str, Stance] = {item: said for item, said in stances.items() if said != "unsure"}
+    return Reading(known, tuple(item for item in unsure if item not in known), named, denies)
+
+
+def _flipped(said: Stance) -> Stance:
+    return "no" if said == "yes" else "yes" if said == "no" else said
+
+
+def _leading(words: Sequence[str]) -> Stance | None:
+    """Returns the yes or no that an answer begins with."""
+    first = words[0] if words else ""
+    ended = len(words) > 1 and (words[1] == "," or words[1] in _ENDS)
+    return "yes" if first in _YES else "no" if first in ("no", "nope") and ended else None
 
 
 def _denies(word: str) -> bool:
@@ -220,25 +290,41 @@ def _affirms(words: Sequence[str], at: int) -> bool:
 
 
 def _beside(words: Sequence[str], begin: int, end: int) -> Stance | None:
-    """Returns the stance of `fever: no`, `fever? yes`, `temperature is normal`, `good appetite`; None for others."""
-    after = words[end : end + 2]
-    if len(after) == 2 and after[0] in (":", "?"):
-        return "yes" if after[1] in _YES else "no" if after[1] in ("no", "none", "not") else None
-    if (len(after) == 2 and after[0] in ("is", "are") and after[1] in _WELL) or (begin and words[begin - 1] in _WELL):
+    """Returns the stance of `fever: no`, `fever, no.`, `temperature is normal`, `good appetite`; None for others."""
+    after = [*words[end : end + 3], "", "", ""][:3]
+    marked = after[0] in (":", "?")
+    said, then = (after[1], after[2]) if marked or after[0] == "," else (after[0], after[1])
+    if marked or then in ("", ",") or then in _ENDS:
+        if said in ("no", "nope", "none", "not", "never", "nothing"):
+            return "no"
+        if said in _YES:
+            return "yes"
+    if _denies(after[0]) and not _RAISED.isdisjoint(after[1:]):
+        return "no"
+    if (after[0] in _IS and after[1] in _WELL) or after[0] in _WELL or (begin and words[begin - 1] in _WELL):
         return "no"
     return None
 
 
-def _whole(words: Sequence[str]) -> Stance | None:
-    """Returns what an answer that mentions none of the asked items says of all of them."""
+def _whole(words: Sequence[str]) -> tuple[Stance | None, bool]:
+    """Returns what an answer says of all asked items, of which it mentions none, and whether as a yes or no."""
+    leading = _leading(words)
+    if leading and len(words) > 1 and words[1] in _ENDS:
+        return leading, True
     spoken = [word for word in words if word not in _ENDS and word not in (",", ":")]
     if not spoken or any(tuple(spoken[at : at + len(one)]) == one for one in _UNSURE for at in range(len(spoken))):
-        return None
-    if spoken[0] in _YES:
-        return "yes"
-    if any(map(_denies, spoken)):
-        return "no"
-    return "yes" if _affirms(spoken, 0) else None
+        return None, True
+    if leading:
+        return leading, True
+    well = any(word in _WELL or (word == "well" and at > 0) for at, word in enumerate(spoken))
+    denial = any(map(_denies, spoken))
+    if well:  # "I'm fine"; but "not so good" says nothing of an item
+        return (None, True) if denial else ("no", False)
+    if denial:
+        return "no", True
+    spoken = [word for word in spoken if word not in _AGREE]
+    agreed = not spoken or any(word in _YES for word in spoken) or spoken == ["i", "think", "so"]
+    return ("yes" if agreed or _affirms(spoken, 0) else None), True
 
 
 def judge(
@@ -255,30 +341,42 @@ def judge(
     """
     false_claims = sum(said != "no" and not card.has(item) for item, said in reading.stances.items())
     false_denials = sum(said != "yes" and card.has(item) for item, said in reading.stances.items())
-    extra = [item for item in reading.stances if item not in asked and item not in told]
+    extra = [item for item in (*reading.stances, *reading.unsure) if item not in asked and item not in told]
     evaded = sum(item not in reading.stances for item in asked)
     volunteered = len(extra) + len(reading.named)
     if open_question:
-        volunteered = max(len(extra) - 1, 0) + len(reading.named)
+        new = any(reading.stances.get(item) == "yes" and card.has(item) for item in extra)
+        volunteered -= new
         untold = [item for item in card.symptoms if item not in told]
-        if not extra and reading.denies and untold:  # "nothing else", when there is something
+        if not new and reading.denies and untold:  # "nothing else", when there is something
             false_denials += 1
-        evaded = int(not extra and not reading.denies)
+        evaded = int(not new and not reading.denies)
     score = 0.0 if false_claims or false_denials else 0.5 if evaded or volunteered else 1.0
     return Judgement(score, false_claims, false_denials, evaded, volunteered)
 
 
-def answer_from_card(card: Card, asked: Sequence[str], told: Collection[str], *, open_question: bool) -> str:
-    """Returns the answer of a patient that says what is asked, and the truth. Arguments as for `judge`."""
+def answer_from_card(
+    card: Card, asked: Sequence[str], told: Collection[str], *, open_question: bool, inverted: Collection[str] = ()
+) -> str:
+    """Returns the answer of a patient that says what is asked, and the truth.
+
+    At an open question it tells what it has in an order that is shuffled by a hash of its card: in the order of the
+    table, each thing told would deny all those before it. Arguments as for `judge` and `read_answer`.
+    """
     known = table().items
     if open_question:
-        untold = next((item for item in card.symptoms if item not in told), None)
-        return "No, nothing else." if untold is None else f"I also have {known[untold].phrase}."
+        untold = [item for item in card.symptoms if item not in told]
+        first = min(untold, key=lambda item: _shuffled(card, item), default=None)
+        return "No, nothing else." if first is None else f"I also have {known[first].phrase}."
     if not asked:
         return "I can't say anything about that."
     said = [f"{'I have' if card.has(item) else 'I do not have'} {known[item].phrase}" for item in asked]
-    begin = "Yes, " if card.has(asked[0]) else "No, "
+    begin = "Yes, " if card.has(asked[0]) != (asked[0] in inverted) else "No, "
     return begin + ". ".join(said) + "."
+
+
+def _shuffled(card: Card, item: str) -> bytes:
+    return hashlib.blake2b("/".join((*card.symptoms, *card.history, item)).encode(), digest_size=8).digest()
 
 
 def lie_from_card(card: Card, asked: Sequence[str]) -> str:
@@ -301,6 +399,7 @@ __all__ = [
     "answer_from_card",
     "asked_items",
     "card_text",
+    "inverted_items",
     "is_open",
     "judge",
     "lie_from_card",

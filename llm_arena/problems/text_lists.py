@@ -52,7 +52,8 @@ def read_file(name: str, path: str, longest: int, example: str) -> Texts:
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name}={path!r:.200}: can't be read ({error.strerror or type(error).__name__}); expected a file with one a line") from error
+        why = getattr(error, "strerror", None) or "no path"
+        raise UsageError(f"{name}={path!r:.200}: can't be read ({why}); expected a file with one a line") from error
     return _read_file(name, path, longest, example, found.st_mtime_ns, found.st_size)
 
 
@@ -62,7 +63,8 @@ def _read_file(name: str, path: str, longest: int, example: str, changed: int, s
         content = Path(path).read_bytes()
         lines = content.decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{name}={path!r:.200}: can't be read ({error}); expected UTF-8, one a line") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{name}={path!r:.200}: can't be read ({why}); expected UTF-8, one a line") from error
     numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
     return Texts(_all(path, numbered, longest, example), hashlib.sha256(content).hexdigest())
 
