@@ -24,7 +24,7 @@ import tyro
 from llm_arena.cli import guarded
 from llm_arena.engines.choose import vllm_version
 from llm_arena.engines.vllm_engine import VllmEngine
-from llm_arena.problems.naming_topics import SPLITS
+from llm_arena.problems.naming.topics import SPLITS
 from llm_arena.report.text import table_lines
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import make_agent

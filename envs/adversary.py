@@ -1,7 +1,7 @@
 r"""adversary-v0: a thinker answers a problem, an adversary attacks the answer or lets it stand, the thinker may revise.
 
 Roles     thinker_0 and adversary_0; with `judge="seat"` also judge_0.
-Problem   `source` (llm_arena/problems/sources.py): `arithmetic` by `level` 1 to 5, `operators` and `split` (default), a
+Problem   `source` (llm_arena/problems/sources): `arithmetic` by `level` 1 to 5, `operators` and `split` (default), a
           file FILE.jsonl, a data set hf:OWNER/NAME, a generator reasoning-gym:NAME. Or one problem by the arguments
           `problem` and `answer` (a file of starts fills them from its fields `prompt` and `label`); with a judge the
           answer may be left out.
@@ -77,7 +77,6 @@ from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.problems.answers import check_exactly
-from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.attacks import (
     ASKS_FOR_CALL,
     ASKS_FOR_VERDICT,
@@ -99,6 +98,7 @@ from llm_arena.problems.final_answers import (
     visible_text,
 )
 from llm_arena.problems.sources import Question, open_source
+from llm_arena.problems.sources.arithmetic import Split, solve
 from llm_arena.problems.verdicts import quoted
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
@@ -135,7 +135,7 @@ class Adversary(ArenaEnv):
     Args:
         problem: the text of one problem; None draws from `source`.
         answer: its right answer, a number or LaTeX; may be left out only with a judge.
-        source: where problems come from, see llm_arena/problems/sources.py.
+        source: where problems come from, see llm_arena/problems/sources.
         source_sha256: what a file or data set must be; None: whatever it is, which the spec then records.
         level: of `arithmetic`, 1 to 5.
         operators: of `arithmetic`, some of `+-*/`; None: those of the level.

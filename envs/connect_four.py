@@ -32,7 +32,7 @@ import numpy as np
 from llm_arena.env import ArenaEnv, Baseline
 from llm_arena.errors import UsageError
 from llm_arena.parsing import read_choice
-from llm_arena.problems.connect_four_search import (
+from llm_arena.problems.solvers.connect_four import (
     CELLS,
     COLUMNS,
     HEIGHT,
@@ -62,7 +62,7 @@ def _stones(view: View) -> tuple[int, int]:
 
 
 def searcher(most_moves: int | None) -> Baseline:
-    """Returns a player that looks at most `most_moves` ahead (see llm_arena/problems/connect_four_search.py)."""
+    """Returns a player that looks at most `most_moves` ahead (see llm_arena/problems/solvers/connect_four.py)."""
     ahead = WIDTH * HEIGHT if most_moves is None else most_moves
 
     def search(view: View, rng: np.random.Generator) -> str:

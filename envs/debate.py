@@ -10,7 +10,7 @@ Actions   `rounds` (1 to 5, default 2) times, each side gives one statement: its
           speaks first in every round. A statement is heard up to `words` words (20 to 400, default 120) and 10
           characters for each of them; the rest reaches neither the other side nor the judge, and the speaker is told
           so. A judge's reply ends with a line `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie`.
-Judges    `points` (default; llm_arena/problems/debate_points.py) counts which of three talking points that the
+Judges    `points` (default; llm_arena/problems/debate/points.py) counts which of three talking points that the
           library's list has for each side of a motion were made; it knows no other motions. `module:function`: an
           importable pure function (motion, statements of pro, statements of con) -> two finite numbers, the higher one
           wins. Only its name is recorded: replaying a trace imports that module. `seat`: whoever sits in the judges'
@@ -54,10 +54,10 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
-from llm_arena.problems.debate_judging import ARGUES, Said, messages
-from llm_arena.problems.debate_motions import motions as known_motions
-from llm_arena.problems.debate_motions import texts
-from llm_arena.problems.debate_points import SIDES, points, points_made
+from llm_arena.problems.debate.judging import ARGUES, Said, messages
+from llm_arena.problems.debate.motions import motions as known_motions
+from llm_arena.problems.debate.motions import texts
+from llm_arena.problems.debate.points import SIDES, points, points_made
 from llm_arena.problems.pure_judges import SEAT, ask_judge, load_judge
 from llm_arena.problems.text_lists import is_text, read_texts
 from llm_arena.problems.verdicts import (

@@ -1,19 +1,19 @@
 r"""doctor-patient-v0: a doctor asks a patient, orders tests and names what the patient has, from a table of conditions.
 
-          A game, not medical advice: the table (llm_arena/problems/conditions.toml) has textbook pictures, simplified,
-          with rounded chances. Nobody should be treated by what is said in it.
+          A game, not medical advice: the table (llm_arena/problems/doctor_patient/conditions.toml) has textbook
+          pictures, simplified, with rounded chances. Nobody should be treated by what is said in it.
 Roles     doctor_0; and patient_0, unless `patient="card"`: then the env answers in the patient's stead, exactly by its
           card, so that doctors can be studied with a patient that is always faithful.
 Problem   a case is drawn from 90 conditions with a chance for each symptom, fact of history and finding
-          (llm_arena/problems/patient_cases.py); `split` holds about a fifth of the cases back, or with
+          (llm_arena/problems/doctor_patient/cases.py); `split` holds about a fifth of the cases back, or with
           `split_by="condition"` about a fifth of the conditions; `condition` fixes the condition. Sex and age limit
           what a patient can have. Or it is a line of the file `cases`, whose SHA-256 enters the spec; the lines' fields
           are described there.
 Actions   (doctor) one line, the only one of its kind in the reply; words before it are free, and not passed on
           (the doctor's view begins with two worked lines about another patient):
           `ASK: fever` or `ASK: Do you have a fever or chills?`. The table's words for symptoms and history are found in
-          the question (llm_arena/problems/patient_talk.py). It is about the first three found, and each counts as a
-          question. A question without any is about nothing, and counts as one. But the first two open ones ("what
+          the question (llm_arena/problems/doctor_patient/talk.py). It is about the first three found, and each counts
+          as a question. A question without any is about nothing, and counts as one. But the first two open ones ("what
           else?") ask for one thing more that the patient has, and count as 3 each: with free ones a doctor could hear
           the whole card and then the "nothing else" that denies all other symptoms.
           `TEST: chest x-ray`, a test of the list or a synonym, each at most once. The env reports the result.
@@ -79,9 +79,10 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
-from llm_arena.problems.conditions import find_condition, find_test, table
-from llm_arena.problems.diagnosis import OPEN_PRICE, next_step
-from llm_arena.problems.doctor_lines import (
+from llm_arena.problems.doctor_patient.cases import NORMAL, Split, SplitBy, open_cases
+from llm_arena.problems.doctor_patient.conditions import find_condition, find_test, table
+from llm_arena.problems.doctor_patient.diagnosis import OPEN_PRICE, next_step
+from llm_arena.problems.doctor_patient.lines import (
     EXAMPLE,
     OPEN_QUESTIONS,
     PATIENT_TEXT,
@@ -93,8 +94,7 @@ from llm_arena.problems.doctor_lines import (
     read_protocol,
     who,
 )
-from llm_arena.problems.patient_cases import NORMAL, Split, SplitBy, open_cases
-from llm_arena.problems.patient_talk import (
+from llm_arena.problems.doctor_patient.talk import (
     Reading,
     answer_from_card,
     asked_items,
@@ -114,7 +114,7 @@ MAX_ANSWER = 600
 
 
 def bayes(view: View, rng: np.random.Generator) -> str:
-    """Plays the doctor by Bayes' rule over the table; see llm_arena/problems/diagnosis.py."""
+    """Plays the doctor by Bayes' rule over the table; see llm_arena/problems/doctor_patient/diagnosis.py."""
     return next_step(view.facts)
 
 

@@ -16,12 +16,12 @@ Sees      each player its own card and all actions; both the open card when the 
           nobody learns them, nor the open card of a game that ends before the second round.
 Exploits  one game says little: its returns spread by about 4 chips, so an edge of 0.1 chips needs thousands of games
           (use both seats on the same seeds). Beating one opponent isn't playing well: whoever bets always beats one
-          that folds too much, and can be beaten by much more. `exploitability` in llm_arena/problems/leduc_cfr.py
+          that folds too much, and can be beaten by much more. `exploitability` in llm_arena/problems/solvers/leduc.py
           measures the distance from an equilibrium for anybody whose probabilities are known. An opponent that forfeits
           gives 13 chips at once, the most that play can win and seldom does: read the counts of illegal replies beside
           the rewards.
 Baseline  `cfr`: the average strategy of 2000 iterations of CFR+; exploitability 0.0001 chips a game. `python -m
-          llm_arena.problems.leduc_cfr` makes its table again.
+          llm_arena.problems.solvers.leduc` makes its table again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.parsing import read_choice
-from llm_arena.problems.leduc_cfr import RANKS, actions, closes_round, stakes, stored, stronger
+from llm_arena.problems.solvers.leduc import RANKS, actions, closes_round, stakes, stored, stronger
 from llm_arena.types import Json, Move, Outcome, Reply, View
 
 OTHER = {"player_0": "player_1", "player_1": "player_0"}
@@ -42,7 +42,7 @@ VERBS = {"check": "checks", "bet": "bets", "call": "calls", "raise": "raises", "
 
 
 def words(line: str) -> list[str]:
-    """Returns what may be said after `line` (see llm_arena/problems/leduc_cfr.py)."""
+    """Returns what may be said after `line` (see llm_arena/problems/solvers/leduc.py)."""
     named = FACING if line.endswith("r") else UNOPENED
     return [named[letter] for letter in actions(line)]
 

@@ -10,7 +10,7 @@ Actions   a namer replies with the name and nothing else, thinking left out: one
           are dropped. A reply cut by the token cap is read as it stands: if it is one line it is a name, and if it was
           a ramble the judge says so.
           A judge's reply ends with a line `VERDICT: 1`, `VERDICT: 2` or `VERDICT: tie`.
-Judges    `rubric` (default; see llm_arena/problems/naming_rubric.py), `length` (words and punctuation marks, the more
+Judges    `rubric` (default; see llm_arena/problems/naming/rubric.py), `length` (words and punctuation marks, the more
           the better), or `module:function`, an importable pure function (topic, names) -> one finite number per name,
           higher is better. It gets the names of the contest in sorted order, so that no seat has a better place. Only
           its name is recorded: replaying a trace imports that module. `seat`: whoever sits in the judges' seats.
@@ -71,7 +71,7 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
-from llm_arena.problems.naming_contest import (
+from llm_arena.problems.naming.contest import (
     FORFEIT_COST,
     MAX_NAMERS,
     MAX_TOPIC,
@@ -86,9 +86,9 @@ from llm_arena.problems.naming_contest import (
     sums_of_best,
     topics_of,
 )
-from llm_arena.problems.naming_judges import SEAT, length
-from llm_arena.problems.naming_rubric import rubric, score
-from llm_arena.problems.naming_topics import MODIFIERS, NOUNS, SPLITS, associations
+from llm_arena.problems.naming.judges import SEAT, length
+from llm_arena.problems.naming.rubric import rubric, score
+from llm_arena.problems.naming.topics import MODIFIERS, NOUNS, SPLITS, associations
 from llm_arena.problems.text_lists import is_text
 from llm_arena.problems.verdicts import (
     Choosing,

@@ -3,7 +3,7 @@
 Roles     player_0 and player_1 write messages in turn; player_0 begins.
 Problem   five to seven items of three kinds, and each player's value for each kind, drawn by the episode's generator:
           all items together are worth 10 to each player, every kind is worth something to somebody, and some kind to
-          both (Lewis et al. 2017; llm_arena/problems/bargaining.py). `split` holds about every fifth of the 519
+          both (Lewis et al. 2017; llm_arena/problems/solvers/bargaining.py). `split` holds about every fifth of the 519
           different tasks back; exchanging the players or the kinds makes no different task.
 Actions   any text, then one line: `PROPOSE: books 1, hats 2, balls 0` (what the speaker keeps; the other gets the
           rest), `ACCEPT` (the proposal of the message before), or `WALK` (ends the game). Of several such lines the
@@ -52,7 +52,7 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
-from llm_arena.problems.bargaining import (
+from llm_arena.problems.solvers.bargaining import (
     KINDS,
     TOTAL,
     Split,

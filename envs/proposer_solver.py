@@ -4,9 +4,9 @@ Roles     proposer_0, and solver_0 .. solver_{N-1}, N from 2 to 32 (argument `so
 Problem   the argument `form` says what may be posed; `any` takes all three, and the proposer chooses.
           `expression` (default): PROBLEM: (3 + 4) * 2, with + - * / and brackets, and a whole number as its value.
           `program`: between the lines PROGRAM: and END, a small program that prints one whole number. Its language is a
-          part of Python with a reader and a machine of our own (llm_arena/problems/small_language.py).
+          part of Python with a reader and a machine of our own (llm_arena/problems/proposals/language.py).
           `template`: a story with places for numbers is drawn for each round, and the proposer fills it: FILL: a = 12,
-          b = 3, c = 5 (llm_arena/problems/story_templates.py).
+          b = 3, c = 5 (llm_arena/problems/proposals/stories.py).
 Window    `max_operands` (2 to 12) numbers in an expression, `max_digits` (1 to 6) of each written number, `max_lines`
           (5 to 20) of a program. Steps, brackets, lists and the digits of every number on the way have bounds too.
 Actions   the proposer: a problem; of several in a reply the last counts. A solver: ends with the line ANSWER: 14, a
@@ -57,9 +57,19 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
-from llm_arena.problems.proposals import EXAMPLES, FORMS, TRIES, Form, Proposal, Window, draw, grammar, read_proposal
-from llm_arena.problems.small_language import Limits, evaluate, run
-from llm_arena.problems.story_templates import LEAST, TEMPLATES, read_story
+from llm_arena.problems.proposals.language import Limits, evaluate, run
+from llm_arena.problems.proposals.proposals import (
+    EXAMPLES,
+    FORMS,
+    TRIES,
+    Form,
+    Proposal,
+    Window,
+    draw,
+    grammar,
+    read_proposal,
+)
+from llm_arena.problems.proposals.stories import LEAST, TEMPLATES, read_story
 from llm_arena.types import Cause, Json, Message, Move, Outcome, Reply, View
 
 PROPOSER = "proposer_0"

@@ -2,12 +2,13 @@ r"""research-v0: a lead splits a question among searchers, who look things up wi
 
 Roles     lead_0, and searcher_0 .. searcher_{N-1} (argument `searchers`, 0 to 8, default 2), called searcher 1 to
           searcher N. With `searchers=0` the lead has the tools itself: a single agent to compare a team with.
-Corpus    an embedded encyclopaedia of an invented world, 356 articles (llm_arena/problems/corpus_world.py), or one's
-          own at the path `corpus` (llm_arena/problems/corpus.py says in which form). Each seed `world` (default 0) has
+Corpus    an embedded encyclopaedia of an invented world, 356 articles (llm_arena/problems/research/world.py), or one's
+          own at the path `corpus` (llm_arena/problems/research/corpus.py says in which form). Each seed `world`
+          (default 0) has
           a world of its own, with other facts: train in some, test in others. The spec holds the digest of the
           documents, `corpus_sha256`; a corpus that has changed since is refused. Needs the extra `research` (BM25).
 Question  of the embedded world, drawn by the episode's generator, with `hops` = 1, 2 or 3 facts from as many articles
-          (default 2), from the split `train` or `heldout` (llm_arena/problems/corpus_questions.py); or the arguments
+          (default 2), from the split `train` or `heldout` (llm_arena/problems/research/questions.py); or the arguments
           `question` and `answer` (text, a number, or a list of texts that are all right), which a file of starts fills
           from its fields. One's own corpus needs them.
 Actions   The lead writes a line `ASSIGN 1: ...` for each searcher; a searcher without one is told the whole question,
@@ -60,12 +61,10 @@ from llm_arena.compaction import SAMPLE
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, read_tagged, strip_thinking
-from llm_arena.problems.corpus import TOOLS, embedded, load, words
-from llm_arena.problems.corpus_answers import is_right
-from llm_arena.problems.corpus_questions import Split, ask, check_settings, draw_question, parse
-from llm_arena.problems.corpus_search import next_step, put_together
 from llm_arena.problems.final_answers import TAG, fenced, tagged, without_quotes
-from llm_arena.problems.research_lines import (
+from llm_arena.problems.research.answers import is_right
+from llm_arena.problems.research.corpus import TOOLS, embedded, load, words
+from llm_arena.problems.research.lines import (
     count,
     given_question,
     lead_task,
@@ -76,6 +75,8 @@ from llm_arena.problems.research_lines import (
     request,
     searcher_task,
 )
+from llm_arena.problems.research.questions import Split, ask, check_settings, draw_question, parse
+from llm_arena.problems.research.search import next_step, put_together
 from llm_arena.tool_calls import ToolCall, read_tool_call, write_tool_call
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 

@@ -1,7 +1,7 @@
 r"""solver-rewriter-selector-v0: some solve a problem, as many rewrite the solutions, one selects the final answer.
 
 Roles     solver_0 .. solver_{N-1}, rewriter_0 .. rewriter_{N-1}, selector_0; N = `num_parallel`, 1 to 16, default 5.
-Problem   as in thinker-verifier-v0: `source` (llm_arena/problems/sources.py), by default `arithmetic` by `level`,
+Problem   as in thinker-verifier-v0: `source` (llm_arena/problems/sources), by default `arithmetic` by `level`,
           `operators` and `split`; or one problem by `problem` and `answer`, which a file of starts fills.
 Actions   in three phases. All solvers answer at once, then all rewriters, then the selector. Solvers and rewriters
           write free text; what stands in the last <final_answer>...</final_answer> of a reply is its answer, and one
@@ -59,7 +59,6 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.problems.answers import check_exactly
-from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.final_answers import (
     ANSWER_FORMATS,
     ANSWER_GRAMMAR,
@@ -73,6 +72,7 @@ from llm_arena.problems.final_answers import (
 )
 from llm_arena.problems.selections import Solution, messages, read_selection, selection_line, shown
 from llm_arena.problems.sources import open_source
+from llm_arena.problems.sources.arithmetic import Split, solve
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 MAX_WEIGHT = 1_000_000
@@ -118,7 +118,7 @@ class SolverRewriterSelector(ArenaEnv):
         num_parallel: how many solvers, and how many rewriters, 1 to 16.
         problem: the text of one problem; None draws from `source`.
         answer: its right answer, a number or LaTeX; given if and only if `problem` is.
-        source: where problems come from, see llm_arena/problems/sources.py.
+        source: where problems come from, see llm_arena/problems/sources.
         source_sha256: what a file or data set must be; None: whatever it is, which the spec then records.
         level: of `arithmetic`, 1 to 5.
         operators: of `arithmetic`, some of `+-*/`; None: those of the level.

@@ -1,7 +1,7 @@
 r"""thinker-verifier-v0: one seat proposes answers to a problem, the other checks them and decides when it is answered.
 
 Roles     thinker_0 and verifier_0 take turns, the thinker first.
-Problem   `source` (llm_arena/problems/sources.py): `arithmetic` by `level` 1 to 5, `operators` and `split` (default), a
+Problem   `source` (llm_arena/problems/sources): `arithmetic` by `level` 1 to 5, `operators` and `split` (default), a
           file FILE.jsonl, a data set hf:OWNER/NAME, a generator reasoning-gym:NAME. Or one problem by the arguments
           `problem` and `answer` (a file of starts fills them from its fields `prompt` and `label`).
 Actions   free text. What stands in the last <final_answer>...</final_answer> of a reply is its answer: the thinker's
@@ -22,7 +22,7 @@ Illegal   an empty reply, or one that is all thoughts. A reply cut by the token 
           ends unanswered, a loss for both. `skip` passes the turn. `random_legal` draws words without an answer.
 Ends      with the verifier's answer: "right", "wrong", or "undecided" if the check could not tell, which counts as
           wrong. Or with the turn limit `max_turns` (default 6): "no answer (turn limit)", which counts as wrong too.
-Checking  `checker="exact"`: form and rational numbers (llm_arena/problems/answers.py), instant and the same everywhere;
+Checking  `checker="exact"`: form and rational numbers (llm_arena/problems/answers), instant and the same everywhere;
           default where answers are made of numbers and words. `checker="math"`: algebra as well, in a process with a
           time limit, so that a slower machine may call undecided what a faster one decides; default for other answers,
           and needs the extra `problems`. Reasoning-gym's generators grade themselves.
@@ -63,7 +63,6 @@ from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import quote
 from llm_arena.problems.answers import check_exactly
-from llm_arena.problems.arithmetic import Split, solve
 from llm_arena.problems.final_answers import (
     ANSWER_FORMATS,
     ANSWER_GRAMMAR,
@@ -77,6 +76,7 @@ from llm_arena.problems.final_answers import (
     without_quotes,
 )
 from llm_arena.problems.sources import Verdict, open_source
+from llm_arena.problems.sources.arithmetic import Split, solve
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 OTHER = {"thinker_0": "verifier_0", "verifier_0": "thinker_0"}
@@ -122,7 +122,7 @@ class ThinkerVerifier(ArenaEnv):
     Args:
         problem: the text of one problem; None draws from `source`.
         answer: its right answer, a number or LaTeX; given if and only if `problem` is.
-        source: where problems come from, see llm_arena/problems/sources.py.
+        source: where problems come from, see llm_arena/problems/sources.
         source_sha256: what a file or data set must be; None: whatever it is, which the spec then records.
         level: of `arithmetic`, 1 to 5.
         operators: of `arithmetic`, some of `+-*/`; None: those of the level.

@@ -3,7 +3,7 @@ r"""twenty-questions-v0: a guesser finds a secret thing by questions that are an
 Roles     guesser_0, and answerer_0, who knows the secret. With `answerers=0` there is no answerer: the table answers,
           and the game has one seat.
 Secret    drawn from `split` ("train", "heldout", or "all") of 500 things with 184 yes-or-no properties
-          (llm_arena/problems/twenty_questions_table.py; every fifth is held out), or from the argument `secrets`: a
+          (llm_arena/problems/deduction/things.py; every fifth is held out), or from the argument `secrets`: a
           list of names, or the path of a text file with one name a line (its SHA-256 enters the spec as
           `secrets_sha256`); or it is the argument `secret`. At most 60 letters, digits, spaces and '&.,:!()/+-. Without
           an answerer it has to be in the table.
@@ -56,8 +56,8 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, normalize, quote
-from llm_arena.problems import twenty_questions_table as things
-from llm_arena.problems.hidden_sides import read_line, read_named
+from llm_arena.problems.deduction import things
+from llm_arena.problems.deduction.sides import read_line, read_named
 from llm_arena.problems.text_lists import read_texts
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 

@@ -4,7 +4,7 @@ Roles     player_0 .. player_{N-1}, N from 4 to 8 (argument `players`, default 5
           undercovers (argument `undercovers`: 1, or 2 from 6 players on) the other word of a pair such as wine / beer.
           A player is told its word and nothing else: it may be the undercover itself. Who is undercover is drawn, or is
           the argument `undercover`, a seat or several (the rest are drawn): so an entrant is put into a chosen side.
-Pair      drawn from the list `split` ("train" or "heldout", llm_arena/problems/undercover_words.py; 322 pairs, every
+Pair      drawn from the list `split` ("train" or "heldout", llm_arena/problems/deduction/words.py; 322 pairs, every
           fifth held out), or the argument `pair`, two words. Which of the two the civilians hold is drawn.
 Actions   a round begins with clues: `CLUE: ...`, one line of at most 100 characters in letters of English. Then all
           vote at once: `VOTE: player_2`, for another player who is in the game. The last such line of a reply counts;
@@ -57,8 +57,8 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.hidden_sides import most_named, read_line, read_named, said_by, settle
-from llm_arena.problems.undercover_words import WordPair, letters, pair_of, pairs, says_word
+from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by, settle
+from llm_arena.problems.deduction.words import WordPair, letters, pair_of, pairs, says_word
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 MAX_CLUE = 100

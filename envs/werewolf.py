@@ -51,8 +51,8 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote
-from llm_arena.problems.hidden_sides import most_named, read_line, read_named, said_by, settle
-from llm_arena.problems.werewolf_player import DOCTOR, NOBODY, SEER, TALK, VILLAGER, WOLF, draw, scripted
+from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by, settle
+from llm_arena.problems.deduction.werewolf import DOCTOR, NOBODY, SEER, TALK, VILLAGER, WOLF, draw, scripted
 from llm_arena.types import Cause, Json, Move, Outcome, Reply
 
 WOLVES, VILLAGE = "wolves", "village"

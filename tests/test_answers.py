@@ -17,20 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_arena.errors import EngineError, MissingExtra
-from llm_arena.problems import (
-    answer_forms,
-    answer_latex,
-    answer_numbers,
-    answer_process,
-    answer_text,
-    answer_units,
-    answers,
-)
-from llm_arena.problems.answer_compare import MAX_PAIRS, _matches
-from llm_arena.problems.answer_latex import Unreadable, read_expression
-from llm_arena.problems.answer_numbers import TooBig, rational
-from llm_arena.problems.answer_process import AnswerProcess
+from llm_arena.problems import answers
 from llm_arena.problems.answers import check, check_exactly, needs_algebra
+from llm_arena.problems.answers import forms as answer_forms
+from llm_arena.problems.answers import latex as answer_latex
+from llm_arena.problems.answers import numbers as answer_numbers
+from llm_arena.problems.answers import process as answer_process
+from llm_arena.problems.answers import text as answer_text
+from llm_arena.problems.answers import units as answer_units
+from llm_arena.problems.answers.compare import MAX_PAIRS, _matches
+from llm_arena.problems.answers.latex import Unreadable, read_expression
+from llm_arena.problems.answers.numbers import TooBig, rational
+from llm_arena.problems.answers.process import AnswerProcess
 
 TOWER = r"\boxed{7^{7^{7^{7^{7}}}} - 2}"  # huggingface/Math-Verify issue 65
 ENDLESS = "(x^2+y^2+z^2+2xy+2yz+2xz)^{400}", "(x+y+z)^{800}"
@@ -189,7 +187,7 @@ def test_memory_is_bounded():
     [limit] = [line for line in Path(f"/proc/{worker}/limits").read_text().splitlines() if "address space" in line]
     assert int(limit.split()[3]) < 8 << 30
     program = (
-        "from llm_arena.problems.answer_worker import limit_memory; limit_memory()\n"
+        "from llm_arena.problems.answers.worker import limit_memory; limit_memory()\n"
         "try: bytearray(2 << 30); print('taken')\nexcept MemoryError: print('refused', len(bytearray(100 << 20)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -228,7 +226,7 @@ def test_matching_is_one_to_one():
 
 
 def processes_of(parent):
-    found = subprocess.run(["pgrep", "-P", str(parent), "-f", "answer_worker"], capture_output=True, text=True)
+    found = subprocess.run(["pgrep", "-P", str(parent), "-f", "answers.worker"], capture_output=True, text=True)
     return [int(line) for line in found.stdout.split()]
 
 

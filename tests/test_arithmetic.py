@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-import llm_arena.problems.arithmetic as arithmetic
+import llm_arena.problems.sources.arithmetic as arithmetic
 from llm_arena.errors import UsageError
-from llm_arena.problems.arithmetic import LEVELS, draw_problem, solve, split_of
+from llm_arena.problems.sources.arithmetic import LEVELS, draw_problem, solve, split_of
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 

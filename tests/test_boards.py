@@ -92,7 +92,12 @@ def test_evaluate_takes_objects_tables_and_specs() -> None:
         (["random-legal", "optimal"], "kuhn-poker-v0", {"prior_sd": -1.0}, "prior_sd"),
         (["random-legal", "optimal"], "kuhn-poker-v0", {"anchor": "optima"}, 'Did you mean "optimal"'),
         (["random-legal", "optimum"], "kuhn-poker-v0", {}, 'Did you mean "optimal"'),
-        (["random-legal", "kuhn-poker-v0/optimal"], ["tic-tac-toe-v0"], {}, "can't play tic-tac-toe-v0; that has: opt"),
+        (
+            ["random-legal", "kuhn-poker-v0/optimal"],
+            ["tic-tac-toe-v0"],
+            {},
+            "can't read tic-tac-toe-v0, whose scripted players are: opt",
+        ),
         (["random-legal", "optimal"], "kuhn-poker", {}, "no version"),
         ({"a": {"model": "x"}, "b": "optimal"}, "kuhn-poker-v0", {}, '"agent"'),
         ({"a": {"agent": "random-legal", "temprature": 1}, "b": "optimal"}, "kuhn-poker-v0", {}, "temprature"),

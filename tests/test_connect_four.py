@@ -8,7 +8,7 @@ import pytest
 
 import llm_arena
 from llm_arena.errors import UsageError
-from llm_arena.problems.connect_four_search import COLUMNS, Search, best_column, has_four, landing, threats
+from llm_arena.problems.solvers.connect_four import COLUMNS, Search, best_column, has_four, landing, threats
 from llm_arena.types import Cause
 from openspiel_parts import plays_alike
 

@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 from llm_arena.errors import MissingExtra, UsageError
-from llm_arena.problems import corpus, corpus_answers, corpus_questions, research_lines
-from llm_arena.problems.corpus import PAGE, Corpus, Document, embedded, load
-from llm_arena.problems.corpus_answers import is_right
-from llm_arena.problems.corpus_prose import RELATIONS
-from llm_arena.problems.corpus_questions import Path, draw_question, parse, read_value, split_of, title_of
-from llm_arena.problems.corpus_search import next_step, put_together
-from llm_arena.problems.corpus_world import world
+from llm_arena.problems.research import answers as corpus_answers
+from llm_arena.problems.research import corpus
+from llm_arena.problems.research import lines as research_lines
+from llm_arena.problems.research import questions as corpus_questions
+from llm_arena.problems.research.answers import is_right
+from llm_arena.problems.research.corpus import PAGE, Corpus, Document, embedded, load
+from llm_arena.problems.research.prose import RELATIONS
+from llm_arena.problems.research.questions import Path, draw_question, parse, read_value, split_of, title_of
+from llm_arena.problems.research.search import next_step, put_together
+from llm_arena.problems.research.world import world
 from llm_arena.tool_calls import ToolCall
 
 DIGEST = "0039450649e93455b4ed458671e79773bb1c42aa477b9a6d42716e0aa0be9cdf"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import llm_arena
 from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
-from llm_arena.problems.debate_judging import messages, question
-from llm_arena.problems.debate_motions import motions, texts
-from llm_arena.problems.debate_points import SIDES, points, points_made
+from llm_arena.problems.debate.judging import messages, question
+from llm_arena.problems.debate.motions import motions, texts
+from llm_arena.problems.debate.points import SIDES, points, points_made
 from llm_arena.problems.verdicts import read_verdict
 from llm_arena.types import Cause, Ending, Reply
 from naming_parts import HOSTILE

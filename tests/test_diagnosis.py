@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import llm_arena
-from llm_arena.problems import diagnosis
-from llm_arena.problems.conditions import table
+from llm_arena.problems.doctor_patient import diagnosis
+from llm_arena.problems.doctor_patient.conditions import table
 
 
 def facts(**changes):

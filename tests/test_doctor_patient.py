@@ -13,8 +13,8 @@ from llm_arena.checks import check_env, play_out
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.conditions import table
-from llm_arena.problems.doctor_lines import read_protocol
+from llm_arena.problems.doctor_patient.conditions import table
+from llm_arena.problems.doctor_patient.lines import read_protocol
 from llm_arena.types import Cause, Ending, Reply
 
 CASE = {

@@ -332,7 +332,7 @@ def test_guided_turns_are_counted_and_a_step_of_nothing_else_is_told_once(
     assert numbers["guided_tokens"] < numbers["sampled_tokens"]
     guided = said("kuhn-poker-v0", toy_chat("newline"), speller)
     assert [sequence for trace in guided for sequence in sequences(trace)] == []
-    with pytest.warns(UserWarning, match="every turn of the learner was guided") as told:
+    with pytest.warns(UserWarning, match="every turn of player was guided") as told:
         for numbers in (row(mixed), row(guided)):
             warn_if_all_guided(numbers)
     assert len(told) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.hidden_sides import most_named, read_line, read_named, said_by, settle
+from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by, settle
 from llm_arena.types import Cause, Reply
 
 

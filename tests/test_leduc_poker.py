@@ -9,7 +9,7 @@ import pytest
 import llm_arena
 from llm_arena.errors import EnvContractError
 from llm_arena.leaks import secrets_are_kept
-from llm_arena.problems.leduc_cfr import best_response, exploitability, solve, stored
+from llm_arena.problems.solvers.leduc import best_response, exploitability, solve, stored
 from llm_arena.registry import env_class
 from llm_arena.types import Cause
 from openspiel_parts import plays_alike

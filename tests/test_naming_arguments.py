@@ -15,9 +15,9 @@ import pytest
 
 import llm_arena
 from llm_arena.errors import UsageError
-from llm_arena.problems.naming_contest import draw
-from llm_arena.problems.naming_judges import token_count
-from llm_arena.problems.naming_topics import SPLITS
+from llm_arena.problems.naming.contest import draw
+from llm_arena.problems.naming.judges import token_count
+from llm_arena.problems.naming.topics import SPLITS
 from naming_parts import LENGTHS, played, rewards
 
 # ---- what seats see ------------------------------------------------------------------------------------------

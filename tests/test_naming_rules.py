@@ -14,7 +14,7 @@ import llm_arena
 from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.naming_contest import MAX_CHARACTERS, NAME_GRAMMAR
+from llm_arena.problems.naming.contest import MAX_CHARACTERS, NAME_GRAMMAR
 from llm_arena.types import Cause, Ending, Reply
 from naming_parts import LENGTHS, played, rewards
 

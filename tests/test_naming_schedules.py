@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import llm_arena
 from llm_arena.checks import check_env
 from llm_arena.errors import UsageError
-from llm_arena.problems.naming_contest import Rules, sums_of_best
+from llm_arena.problems.naming.contest import Rules, sums_of_best
 from llm_arena.types import Cause, Reply, SeatInfo, Trace, Turn
 from naming_parts import played, rewards
 

@@ -10,7 +10,7 @@ import pytest
 import llm_arena
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
-from llm_arena.problems.bargaining import (
+from llm_arena.problems.solvers.bargaining import (
     TOTAL,
     all_counts,
     believed_values,

@@ -6,19 +6,8 @@ import numpy as np
 import pytest
 
 from llm_arena.errors import UsageError
-from llm_arena.problems import patient_talk
-from llm_arena.problems.conditions import (
-    FALSE_FINDING,
-    FOUND,
-    NOISE,
-    TYPICAL,
-    condition_names,
-    find_condition,
-    find_test,
-    normal_name,
-    table,
-)
-from llm_arena.problems.patient_cases import (
+from llm_arena.problems.doctor_patient import talk as patient_talk
+from llm_arena.problems.doctor_patient.cases import (
     FileCases,
     Opening,
     TableCases,
@@ -28,6 +17,17 @@ from llm_arena.problems.patient_cases import (
     opening_chances,
     read_cases,
     split_of,
+)
+from llm_arena.problems.doctor_patient.conditions import (
+    FALSE_FINDING,
+    FOUND,
+    NOISE,
+    TYPICAL,
+    condition_names,
+    find_condition,
+    find_test,
+    normal_name,
+    table,
 )
 
 LINE = {

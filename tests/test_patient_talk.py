@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from llm_arena.problems.conditions import table
-from llm_arena.problems.patient_cases import Card, TableCases
-from llm_arena.problems.patient_talk import (
+from llm_arena.problems.doctor_patient.cases import Card, TableCases
+from llm_arena.problems.doctor_patient.conditions import table
+from llm_arena.problems.doctor_patient.talk import (
     answer_from_card,
     asked_items,
     inverted_items,

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from llm_arena.errors import MissingExtra, UsageError
-from llm_arena.problems import problem_rows, questions, reasoning_gym_source, sources
-from llm_arena.problems.sources import open_source
+from llm_arena.problems import sources
+from llm_arena.problems.sources import open_source, questions
+from llm_arena.problems.sources import reasoning_gym as reasoning_gym_source
+from llm_arena.problems.sources import rows as problem_rows
 
 LINES = [
     {"prompt": "What is 3 + 4?", "answer": "7"},

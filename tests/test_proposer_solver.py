@@ -8,8 +8,8 @@ import pytest
 import llm_arena
 from llm_arena.checks import check_env, play_out, snapshot
 from llm_arena.errors import UsageError
-from llm_arena.problems.proposals import Window, draw, grammar, read_proposal
-from llm_arena.problems.story_templates import TEMPLATES
+from llm_arena.problems.proposals.proposals import Window, draw, grammar, read_proposal
+from llm_arena.problems.proposals.stories import TEMPLATES
 from llm_arena.training.credit import Baselines, assign
 from llm_arena.types import Cause, Ending, Reply, SeatInfo
 

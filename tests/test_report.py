@@ -35,7 +35,7 @@ VOID_ELEMENTS = {"meta", "link", "line", "circle", "path", "br", "img"}
 
 def make_trace(number: int, text: str = "Bean Scene", **changes: object) -> Trace:
     seats = {f"namer_{i}": SeatInfo(role="namer", agent="llm:tiny", policy="policy") for i in range(2)}
-    told: list[Message] = [{"role": "user", "content": f"Name: {text}"}, {"role": "assistant", "content": "old reply"}]
+    told: list[Message] = [{"role": "assistant", "content": "old reply"}, {"role": "user", "content": f"Name: {text}"}]
     turns = [
         Turn(index=i, seat=seat, text=text, messages=told, completion_ids=[1, 2], logprobs=[-1.0, -2.0], seconds=0.5)
         for i, seat in enumerate(seats)

@@ -14,8 +14,8 @@ from llm_arena.env import ArenaEnv
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
 from llm_arena.parsing import quote
-from llm_arena.problems.corpus import embedded
-from llm_arena.problems.research_lines import MAX_ASSIGNMENT, MAX_REPORT
+from llm_arena.problems.research.corpus import embedded
+from llm_arena.problems.research.lines import MAX_ASSIGNMENT, MAX_REPORT
 from llm_arena.recorder import verify
 from llm_arena.registry import env_class
 from llm_arena.types import Action, Cause, Reply

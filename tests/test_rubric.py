@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems import naming_rubric as rubric
-from llm_arena.problems.naming_topics import HELDOUT, SPLITS, TRAIN, associations
+from llm_arena.problems.naming import rubric
+from llm_arena.problems.naming.topics import HELDOUT, SPLITS, TRAIN, associations
 from llm_arena.types import Reply
 
 naming = importlib.import_module("llm_arena.envs.naming")
@@ -244,7 +244,7 @@ def test_likeness_is_the_same_both_ways(first, second):
 
 def test_scores_do_not_depend_on_the_hash_seed():
     program = (
-        "from llm_arena.problems.naming_rubric import rubric\n"
+        "from llm_arena.problems.naming.rubric import rubric\n"
         "print(rubric('coffee shop', ['Velvet Roast', 'Ember & Oak', 'A long ramble, I think', 'Brewtopia']))"
     )
     outputs = {

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from llm_arena.problems.small_language import LanguageError, Limits, evaluate, run
-from llm_arena.problems.story_templates import TEMPLATES, fill, slots
+from llm_arena.problems.proposals.language import LanguageError, Limits, evaluate, run
+from llm_arena.problems.proposals.stories import TEMPLATES, fill, slots
 
 
 @pytest.mark.parametrize(

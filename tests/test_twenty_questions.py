@@ -12,8 +12,7 @@ import llm_arena
 from llm_arena.checks import check_env, play_out
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
-from llm_arena.problems.twenty_questions_data import SECRETS
-from llm_arena.problems.twenty_questions_table import (
+from llm_arena.problems.deduction.things import (
     phrasings,
     property_of,
     questions,
@@ -22,6 +21,7 @@ from llm_arena.problems.twenty_questions_table import (
     truth,
     unclear,
 )
+from llm_arena.problems.deduction.things_data import SECRETS
 from llm_arena.registry import env_class
 from llm_arena.types import Cause, Ending, Reply
 

@@ -10,7 +10,7 @@ import llm_arena
 from llm_arena.checks import check_env, play_out
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.leaks import secrets_are_kept
-from llm_arena.problems.undercover_words import pair_of, pairs, says_word
+from llm_arena.problems.deduction.words import pair_of, pairs, says_word
 from llm_arena.registry import env_class
 from llm_arena.types import Cause, Ending, Reply
 

@@ -32,7 +32,7 @@ from llm_arena.boards.match_file import TRACES
 from llm_arena.cli import guarded
 from llm_arena.errors import UsageError
 from llm_arena.models import resolve_model
-from llm_arena.problems.naming_topics import SPLITS
+from llm_arena.problems.naming.topics import SPLITS
 from llm_arena.rating import Record, standings, win_rate
 from llm_arena.report import write_report
 from llm_arena.report.results import RankedRow, Results, Sample, load_results

@@ -17,7 +17,7 @@ import transformers
 
 import llm_arena
 from llm_arena.models import fetch
-from llm_arena.problems.naming_topics import SPLITS
+from llm_arena.problems.naming.topics import SPLITS
 
 MODEL, SEED, MAX_NEW_TOKENS, ROWS = "smollm2-135m", 0, 24, 25
 

@@ -1,0 +1,1 @@
+"""Games of hidden words and sides: tables, readers, scripted play."""

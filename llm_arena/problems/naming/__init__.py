@@ -1,0 +1,1 @@
+"""naming-v0: topics, judges and how a contest is scored."""

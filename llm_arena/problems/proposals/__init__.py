@@ -1,0 +1,1 @@
+"""proposer-solver-v0: what a proposer may write, evaluated by code of our own."""

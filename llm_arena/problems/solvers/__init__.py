@@ -1,0 +1,1 @@
+"""Search and equilibria for the classic games."""
