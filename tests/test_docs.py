@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import llm_arena
+from llm_arena.errors import MissingExtra
 from llm_arena.registry import env_class
 from llm_arena.report.env_page import REQUIRED, env_page, sections
 
@@ -46,3 +47,12 @@ def test_a_page_shows_text_as_text():
     prose = [line for line in page.splitlines() if not line.startswith(("`", " "))]
     assert not any("<final" in re.sub(r"`[^`]*`", "", line) for line in prose)
     assert "&lt;final_answer>" in page and "An episode" not in page
+
+
+def test_a_page_needs_no_extra(monkeypatch):
+    def missing(self, **kwargs):
+        raise MissingExtra("not installed")
+
+    game = env_class("research-v0")
+    monkeypatch.setattr(game, "__init__", missing)
+    assert "# research-v0" in env_page(game)

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pettingzoo
 import pytest
+from pettingzoo.env_registry.exceptions import FailedToImport
 
 import llm_arena
 from llm_arena.adapters.zoo import KINDS, ZooGame, _gtp
@@ -285,3 +286,15 @@ def test_what_cant_be_played_says_why(monkeypatch):
     monkeypatch.setitem(sys.modules, "shimmy", None)
     with pytest.raises(MissingExtra, match=r'"shimmy".*llm-arena\[classic\]'):
         llm_arena.make("pettingzoo/hanabi_v5")
+
+
+def test_without_the_extra_the_remedy_is_told(monkeypatch):
+    def make(*arguments, **kwargs):
+        try:
+            raise ModuleNotFoundError("No module named 'pygame'", name="pygame")
+        except ModuleNotFoundError as error:
+            raise FailedToImport("Failed to import entry point") from error
+
+    monkeypatch.setattr(pettingzoo, "make", make)  # its registry keeps what it has imported once
+    with pytest.raises(MissingExtra, match=r'needs the package "pygame".*llm-arena\[classic\]'):
+        llm_arena.make("pettingzoo/connect_four_v3")

@@ -298,8 +298,8 @@ class ZooGame(Door):
             with self.inside(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the envs' own words on the precision of their spaces
                 raw = zoo.make("aec", name, **self.parameters).unwrapped
-        except ImportError as error:
-            lacking = error.name or getattr(error.__cause__, "name", None) or self.package
+        except (ImportError, zoo.env_registry.exceptions.FailedToImport) as error:
+            lacking = getattr(error, "name", None) or getattr(error.__cause__, "name", None) or self.package
             raise self.missing(lacking.partition(".")[0]) from error
         if self.game in KINDS:
             self.check_kinds(raw)

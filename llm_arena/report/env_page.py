@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from llm_arena.env import ArenaEnv
+from llm_arena.errors import MissingExtra
 from llm_arena.report.text import message_text, told, visible
 from llm_arena.types import Json, Trace
 
@@ -75,7 +76,10 @@ def _title(game: type[ArenaEnv]) -> tuple[str, str]:
 
 
 def _card(game: type[ArenaEnv]) -> Iterator[str]:
-    env = game()  # some say by their arguments how long they are and what they hide
+    try:
+        env: ArenaEnv | type[ArenaEnv] = game()  # some say by their arguments how long they are and what they hide
+    except MissingExtra:
+        env = game
     yield "| | |"
     yield "|---|---|"
     counts = {
