@@ -10,7 +10,6 @@ is zeroed, the reply resolved, rewards paid and accumulated, ends marked, and th
 from __future__ import annotations
 
 import math
-import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal
@@ -23,10 +22,9 @@ from pettingzoo import AECEnv
 from llm_arena.compaction import compacted
 from llm_arena.errors import EnvContractError, UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
+from llm_arena.replies import UNANSWERED, clean, refusal, retry_text, unanswered, unusable_summary
 from llm_arena.types import Cause, Ending, Json, Move, Outcome, Reply
 from llm_arena.views import Views, copy_messages
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 IllegalRule = Literal["forfeit", "skip", "random_legal", "penalty"]
 
@@ -157,7 +155,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             return
         if not isinstance(action, str):
             raise UsageError(f"{self.id}: {seat} is in the game, so its action is text; got {type(action).__name__}")
-        reply = _clean(action)
+        reply = clean(action)
         text = str(reply)
         self._history.append([text, reply.finish])
         self._spoken.append((seat, text))
@@ -239,13 +237,13 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
 
     def _take_summary(self, seat: str, reply: Reply) -> tuple[Move | None, Cause]:
         """Replaces the view by the summary in `reply`. A bad one is tried again, forfeits, or leaves it empty."""
-        cause = _unusable(reply)
+        cause = unusable_summary(reply)
         stats = self.stats[self._roles[seat]]
         if cause is not None:
             stats[cause] = stats.get(cause, 0) + 1
             if self._attempts[seat] < self.retries:
                 self._attempts[seat] += 1
-                self._views[seat].append({"role": "user", "content": _retry_text(cause, "Write a summary.")})
+                self._views[seat].append({"role": "user", "content": retry_text(cause, "Write a summary.")})
                 return None, cause
         request = self.compacting.pop(seat)
         if cause is not None and self.illegal == "forfeit":
@@ -264,9 +262,9 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         stats["turns"] += 1
         try:
             if reply.finish != "stop" or not reply or reply.isspace():
-                unusable = _unanswered(reply)
+                unusable = unanswered(reply)
                 if unusable is not None:
-                    raise IllegalReply(unusable, _UNANSWERED.get(unusable, ""))
+                    raise IllegalReply(unusable, UNANSWERED.get(unusable, ""))
             return self.resolve(seat, reply), Cause.LEGAL
         except IllegalReply as bad:
             cut = reply.finish == "length" and bad.cause in (Cause.UNPARSABLE, Cause.EMPTY)
@@ -275,7 +273,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             if self._attempts[seat] < self.retries:
                 self.turns -= 1  # the turn goes on: a seat can't run down the limit by replying badly
                 self._attempts[seat] += 1
-                self._views[seat].append({"role": "user", "content": _retry_text(cause, bad.hint)})
+                self._views[seat].append({"role": "user", "content": retry_text(cause, bad.hint)})
                 return None, cause
             return self._apply_rule(seat, cause), cause
 
@@ -284,7 +282,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             return self.forfeit(seat, cause)
         if self.illegal == "random_legal":
             drawn = Reply(self.sample_reply(seat, self.rng))
-            self._views[seat].append({"role": "user", "content": f"{_refusal(cause)}. Played for you: {drawn}"})
+            self._views[seat].append({"role": "user", "content": f"{refusal(cause)}. Played for you: {drawn}"})
             move = self.resolve(seat, drawn)
             return msgspec.structs.replace(move, action={"random_legal": str(drawn)})
         skipped = self.skip(seat)
@@ -434,49 +432,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             raise EnvContractError(f"{self.id}: there is no seat {seat!r}; seats are {self.possible_agents}")
 
 
-def _clean(action: str) -> Reply:
-    """Returns the action as a `Reply`; lone surrogates, which no encoding can store, become U+FFFD."""
-    if type(action) is Reply and action.isascii():
-        return action
-    text = action if action.isascii() else _SURROGATE.sub("\ufffd", action)
-    return Reply(text, action.finish, action.context_tokens) if isinstance(action, Reply) else Reply(text)
-
-
-def _unanswered(reply: Reply) -> Cause | None:
-    """Returns why a reply is none, whatever the game; None if it says something."""
-    if reply.finish == "timeout":
-        return Cause.TIMEOUT
-    if reply.finish == "refused":
-        return Cause.REFUSED
-    if not reply.strip():
-        return Cause.LENGTH if reply.finish == "length" else Cause.EMPTY
-    return None
-
-
-_UNANSWERED = {
-    Cause.TIMEOUT: "Your clock ran out.",
-    Cause.EMPTY: "Your reply was empty.",
-    Cause.LENGTH: "Your reply was empty.",
-}
-
-
-def _unusable(summary: Reply) -> Cause | None:
-    """Returns why a summary can't be used, or None."""
-    try:
-        return _unanswered(summary) or (None if strip_thinking(summary).strip() else Cause.EMPTY)
-    except IllegalReply as bad:
-        return Cause.LENGTH if summary.finish == "length" else bad.cause
-
-
 def _check_seed(seed: int) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise UsageError(f"seed={seed!r}; expected an integer from 0 to 2**64 - 1")
     return int(seed)
-
-
-def _refusal(cause: Cause) -> str:
-    return "Your reply was not accepted" if cause is Cause.TIMEOUT else f"Your reply was {cause}"
-
-
-def _retry_text(cause: Cause, hint: str) -> str:
-    return f"{_refusal(cause)}. {hint} Try again.".replace(".. ", ". ").replace("  ", " ")

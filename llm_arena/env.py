@@ -35,12 +35,13 @@ import gymnasium
 import msgspec
 import numpy as np
 
-from llm_arena.bookkeeping import AECBooks, IllegalRule, StepRecord
+from llm_arena.bookkeeping import IllegalRule, StepRecord
 from llm_arena.compaction import SAMPLE
 from llm_arena.errors import EnvContractError, UnknownName, UsageError, did_you_mean
 from llm_arena.parsing import IllegalReply, printable
+from llm_arena.saving import SavedBooks
 from llm_arena.spaces import ChatSpace, ReplySpace
-from llm_arena.types import Cause, Ending, EnvSpec, Json, Message, Move, Outcome, Reply, Trace, View
+from llm_arena.types import Cause, EnvSpec, Json, Message, Move, Outcome, Reply, Trace, View
 
 Baseline = Callable[[View, np.random.Generator], str]
 GroupReward = Callable[[list[Trace]], list[tuple[float, dict[str, float]]]]
@@ -50,7 +51,7 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-v\d+")
 _ROLE = re.compile(r"[a-z]+")
 
 
-class ArenaEnv(AECBooks):
+class ArenaEnv(SavedBooks):
     """A multi-role text game with the PettingZoo AEC API. See the module's docstring for how to write one.
 
     Args:
@@ -316,47 +317,6 @@ class ArenaEnv(AECBooks):
     def close(self) -> None:
         """Releases nothing: games hold no resources. Closing twice is fine."""
 
-    # ---- state -----------------------------------------------------------------------------------------------
-
-    def save_state(self) -> dict[str, Json]:
-        """Returns the episode as JSON: spec, seed, actions, and the stream that later resets draw from."""
-        return {
-            "spec": msgspec.to_builtins(self.spec),
-            "seed": self.episode_seed,
-            "history": [] if self.episode_seed is None else list(self._history),
-            # 128-bit integers don't survive every JSON reader as numbers
-            "stream": _stream_to_json(self.stream),
-        }
-
-    def load_state(self, state: Mapping[str, Json]) -> None:
-        """Goes to a saved state by playing its actions again.
-
-        Raises:
-            UsageError: the state was saved by an env with another spec.
-        """
-        mine = msgspec.to_builtins(self.spec)
-        if state["spec"] != mine:
-            raise UsageError(f"the state was saved by {state['spec']}, this env is {mine}; make one from that spec")
-        if state["seed"] is not None:
-            self.reset(seed=state["seed"])
-            for entry in state["history"]:
-                if entry is None:
-                    self.step(None)
-                elif isinstance(entry, dict):
-                    self.truncate(Ending(entry["truncate"]), entry["seat"])
-                else:
-                    self.step(Reply(*entry))
-        self._stream = _stream_from_json(state["stream"])
-
-    def clone(self) -> Self:
-        """Returns an independent env in the same state."""
-        other = type(self)(**self._given)
-        other.load_state(self.save_state())
-        return other
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self._given, self.save_state())
-
     # ---- options ------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
@@ -430,38 +390,11 @@ def _defaults(cls: type[ArenaEnv]) -> dict[str, Json]:
 ArenaEnv._defaults = _defaults(ArenaEnv)
 
 
-def _rebuild(cls: type[ArenaEnv], kwargs: dict[str, Json], state: dict[str, Json]) -> ArenaEnv:
-    env = cls(**kwargs)
-    env.load_state(state)
-    return env
-
-
 def _text(message: Message) -> str:
     content = message["content"]
     if isinstance(content, str):
         return content
     return "".join(part["text"] if part["type"] == "text" else "[image]" for part in content)
-
-
-def _stream_to_json(stream: np.random.Generator) -> dict[str, str]:
-    state = stream.bit_generator.state
-    return {
-        "state": hex(state["state"]["state"]),
-        "inc": hex(state["state"]["inc"]),
-        "has_uint32": str(state["has_uint32"]),
-        "uinteger": str(state["uinteger"]),
-    }
-
-
-def _stream_from_json(saved: Mapping[str, str]) -> np.random.Generator:
-    bits = np.random.PCG64()
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": int(saved["state"], 16), "inc": int(saved["inc"], 16)},
-        "has_uint32": int(saved["has_uint32"]),
-        "uinteger": int(saved["uinteger"]),
-    }
-    return np.random.Generator(bits)
 
 
 __all__ = ["ArenaEnv", "Baseline", "GroupReward", "IllegalReply", "IllegalRule", "StepRecord"]

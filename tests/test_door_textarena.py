@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import llm_arena
-from llm_arena.adapters import OwnLuck
 from llm_arena.adapters.textarena import HOSTED, KINDS
 from llm_arena.checks import play_out, snapshot
 from llm_arena.errors import MissingExtra, NameNotFound, UsageError
+from llm_arena.global_luck import OwnLuck
+from llm_arena.problems.sources import open_source
 from llm_arena.types import EnvSpec, Reply
 
 # what is checked, with arguments that make it short: the checks take time with the square of the turns
@@ -281,3 +282,16 @@ def test_a_missing_suite_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "textarena", None)
     with pytest.raises(MissingExtra, match=r'pip install "llm-arena\[textarena\]"'):
         llm_arena.make("textarena/Nim-v0")
+
+
+def test_generators_of_problems_wait_for_the_door():
+    """They move the same process-wide generators, so that both stand behind one lock."""
+    source = open_source("reasoning-gym:chain_sum")
+    drawn = []
+    thread = threading.Thread(target=lambda: drawn.append(source.draw(np.random.default_rng(0))))
+    with OwnLuck(7):
+        thread.start()
+        thread.join(0.3)
+        assert not drawn
+    thread.join(30)
+    assert drawn == [source.draw(np.random.default_rng(0))]

@@ -11,15 +11,10 @@ zero-sum) a door says of the instance, in `card`.
 from __future__ import annotations
 
 import importlib.metadata
-import random
 import re
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Self
-
-import numpy as np
+from typing import Any, ClassVar
 
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import ArenaError, MissingExtra, UsageError
@@ -202,43 +197,4 @@ def menu(labels: Sequence[str]) -> str:
     return f"Legal actions:{chr(10) if lines else ' '}{(chr(10) if lines else ', ').join([*labels[:_LISTED], *rest])}"
 
 
-_LOCK = threading.RLock()
-
-
-class OwnLuck:
-    """The state of Python's and NumPy's process-wide generators that belongs to one game of a suite that draws there.
-
-    Inside `with luck:` those generators stand where this game left them; outside nobody sees that it drew. Games take
-    turns by one lock, so that two of them in two threads don't draw from each other. A thread that draws from the
-    global generators without this class, while a game is inside, can't be kept apart from it: that's the price of
-    process-wide generators.
-    """
-
-    def __init__(self, seed: int) -> None:
-        """Seeds both generators.
-
-        Args:
-            seed: below 2**32.
-        """
-        self._python = random.Random(seed).getstate()
-        self._numpy: Any = np.random.RandomState(seed).get_state()
-
-    def __enter__(self) -> Self:
-        """Puts this game's state in the place of the process's."""
-        _LOCK.acquire()
-        self._outside = random.getstate(), np.random.get_state()
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Keeps this game's state, and puts the process's back."""
-        self._python, self._numpy = random.getstate(), np.random.get_state()
-        random.setstate(self._outside[0])
-        np.random.set_state(self._outside[1])
-        _LOCK.release()
-
-
-__all__ = ["Door", "OwnLuck", "label_actions", "menu"]
+__all__ = ["Door", "label_actions", "menu"]

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from llm_arena.adapters import Door, OwnLuck
+from llm_arena.adapters import Door
 from llm_arena.errors import EnvContractError, NameNotFound, UsageError, did_you_mean
+from llm_arena.global_luck import OwnLuck
 from llm_arena.parsing import IllegalReply, normalize, printable, quote, strip_thinking
 from llm_arena.types import Cause, Json, Move, Reply
 

@@ -23,9 +23,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from llm_arena.adapters import Door, OwnLuck, label_actions, menu
+from llm_arena.adapters import Door, label_actions, menu
 from llm_arena.adapters.openspiel import RULES, check_hanabi, draw_chance
 from llm_arena.errors import NameNotFound, UsageError, did_you_mean
+from llm_arena.global_luck import OwnLuck
 from llm_arena.parsing import read_choice
 from llm_arena.types import Json, Move, Reply
 

@@ -21,22 +21,20 @@ pay for anything.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import json
-import random
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from llm_arena.errors import MissingExtra, UsageError, did_you_mean
+from llm_arena.global_luck import OwnLuck
 from llm_arena.problems.sources.arithmetic import Split
 from llm_arena.problems.sources.questions import Question, Source, Verdict
 
@@ -130,7 +128,6 @@ OWN: dict[str, Callable[[str, str], bool]] = {
 
 MAX_DRAWS = 64
 """How often is drawn for a problem of the split; a generator with any variety fails once in 2**64 times."""
-_LOCK = threading.Lock()
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
@@ -193,7 +190,7 @@ class ReasoningGym(Source):
         """
         for _ in range(MAX_DRAWS):
             seed = int(rng.integers(2**31))
-            with _global_generators(seed):
+            with OwnLuck(seed):
                 entry = self._make(seed)[0]
             if split_of(entry["question"]) == self.split:
                 answer = entry["answer"]
@@ -249,20 +246,6 @@ def _read_settings(name: str, settings: list[str]) -> dict[str, Any]:
         except ValueError:
             found[key] = value
     return found
-
-
-@contextlib.contextmanager
-def _global_generators(seed: int) -> Iterator[None]:
-    """Seeds the global generators of Python and NumPy for a while, and puts them back where they were."""
-    with _LOCK:
-        before, numpy_before = random.getstate(), np.random.get_state()
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before)
-            np.random.set_state(numpy_before)
 
 
 __all__ = ["FULL_MARKS", "OWN", "REFUSED", "SAFE", "ReasoningGym"]
