@@ -54,12 +54,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
-from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by, settle
+from llm_arena.problems.deduction.game import HiddenSides
+from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by
 from llm_arena.problems.deduction.words import WordPair, letters, pair_of, pairs, says_word
-from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
+from llm_arena.types import Cause, Json, Move, Reply, View
 
 MAX_CLUE = 100
 """Longest clue, in characters."""
@@ -114,7 +114,7 @@ def hints(view: View, rng: np.random.Generator) -> str:
     return f"CLUE: {fresh[0]}" if fresh else view.sample_reply(rng)
 
 
-class Undercover(ArenaEnv):
+class Undercover(HiddenSides):
     """Everybody gets a word, one gets a near one; clues and votes find the undercover.
 
     Args:
@@ -133,6 +133,7 @@ class Undercover(ArenaEnv):
     roles = {"player": (4, 8)}
     max_turns = 50
     zero_sum = True
+    few = UNDERCOVER
     hidden: tuple[str, ...] = ("sides", "words")
     baselines = {"hints": hints}
 
@@ -189,7 +190,7 @@ class Undercover(ArenaEnv):
         self.first = int(rng.integers(len(self.possible_agents)))
         self.deal(rng)
         self.alive = list(self.possible_agents)
-        self.forfeited: list[str] = []
+        self.forfeited = []
         self.told: dict[str, str | None] = {}
         self.round = 0
         self.clues: list[tuple[int, str, str]] = []
@@ -263,7 +264,7 @@ class Undercover(ArenaEnv):
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes a clue or a vote."""
         if self.phase == "vote":
-            return self._booked(seat, read_named(reply, "VOTE", [other for other in self.alive if other != seat]))
+            return self.booked(seat, read_named(reply, "VOTE", [other for other in self.alive if other != seat]))
         clue = read_line(reply, "CLUE", max_characters=MAX_CLUE, bare=True)
         if not re.search("[a-z]", letters(clue)):
             raise IllegalReply(Cause.ILLEGAL, "A clue has words.")
@@ -273,19 +274,7 @@ class Undercover(ArenaEnv):
             raise IllegalReply(Cause.ILLEGAL, "A clue may not say your word or a part of it.")
         if _words(clue) in self.said:
             raise IllegalReply(Cause.ILLEGAL, "That clue was given before; give another.")
-        return self._booked(seat, clue)
-
-    def forfeit(self, seat: str, cause: Cause) -> Move:
-        """The player is out; the others play on. A context overflow ends the game at once, and it alone loses."""
-        if self.overflow_seat == seat:
-            others = [other for other in self.possible_agents if other != seat]
-            return Move(rewards={seat: -self.forfeit_cost} | dict.fromkeys(others, self.forfeit_cost / len(others)))
-        self.forfeited.append(seat)
-        return self._booked(seat, None)
-
-    def skip(self, seat: str) -> Move:
-        """No clue, or no vote."""
-        return self._booked(seat, None)
+        return self.booked(seat, clue)
 
     def describe(self) -> str:
         """Returns the words by seat."""
@@ -303,12 +292,7 @@ class Undercover(ArenaEnv):
         self.round += 1
         self.phase = "clue"
         self.given: dict[str, str | None] = {}
-        seats = self.possible_agents
-        start = self.first % len(seats)
-        while seats[start] not in self.alive:
-            start = (start + 1) % len(seats)
-        self.first = start + 1
-        self.queue = [seat for seat in seats[start:] + seats[:start] if seat in self.alive]
+        self.queue = self.speaking_order()
         if self.at_once:
             self._ask_clue(self.queue)
             return self.alive
@@ -323,7 +307,7 @@ class Undercover(ArenaEnv):
                 "Reply with one line: CLUE: ...",
             )
 
-    def _booked(self, seat: str, said: str | None) -> Move:
+    def booked(self, seat: str, said: str | None) -> Move:
         """Books a clue or vote (None: there is none); goes on when the last of the phase has answered."""
         self.given[seat] = said
         if self.phase == "clue" and not self.at_once:
@@ -399,10 +383,5 @@ class Undercover(ArenaEnv):
         return None
 
     def _finish(self, winner: str | None, reason: str, action: Json) -> Move:
-        rewards = settle(self.sides, UNDERCOVER, winner, self.forfeited)
-        winners = [seat for seat, side in self.sides.items() if side == winner and seat not in self.forfeited]
-        ranks = {seat: 3 if seat in self.forfeited else 1 if seat in winners or winner is None else 2
-                 for seat in self.sides}  # fmt: skip
-        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards,
-                          facts={"sides": self.sides, "words": self.words})  # fmt: skip
-        return Move(rewards=rewards, outcome=outcome, action=action)
+        facts = {"sides": self.sides, "words": self.words}
+        return self.finished(self.sides, winner, reason, action=action, facts=facts)

@@ -48,12 +48,12 @@ from typing import Any
 
 import numpy as np
 
-from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote
-from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by, settle
+from llm_arena.problems.deduction.game import HiddenSides
+from llm_arena.problems.deduction.sides import most_named, read_line, read_named, said_by
 from llm_arena.problems.deduction.werewolf import DOCTOR, NOBODY, SEER, TALK, VILLAGER, WOLF, draw, scripted
-from llm_arena.types import Cause, Json, Move, Outcome, Reply
+from llm_arena.types import Cause, Json, Move, Reply
 
 WOLVES, VILLAGE = "wolves", "village"
 MAX_WHISPER, MAX_TALK = 200, 300
@@ -73,7 +73,7 @@ _POWER = {
 }
 
 
-class Werewolf(ArenaEnv):
+class Werewolf(HiddenSides):
     """Hidden wolves kill by night; by day everybody talks and votes on whom to hang.
 
     Args:
@@ -89,6 +89,7 @@ class Werewolf(ArenaEnv):
     roles = {"player": (7, 12)}
     max_turns = 147
     zero_sum = True
+    few = WOLVES
     hidden: tuple[str, ...] = ("cards",)
     baselines = {"scripted": scripted}
 
@@ -126,7 +127,7 @@ class Werewolf(ArenaEnv):
         self.first = int(rng.integers(len(self.possible_agents)))
         self.deal(rng)
         self.alive = list(self.possible_agents)
-        self.forfeited: list[str] = []
+        self.forfeited = []
         self.out: dict[str, str] = {}
         self.checked: dict[str, bool] = {}
         self.pack: list[dict[str, str]] = []
@@ -204,9 +205,9 @@ class Werewolf(ArenaEnv):
     def resolve(self, seat: str, reply: Reply) -> Move:
         """Takes a target, a statement or a vote."""
         if self.phase == "talk":
-            return self._booked(seat, read_line(reply, "SAY", max_characters=MAX_TALK, bare=True))
+            return self.booked(seat, read_line(reply, "SAY", max_characters=MAX_TALK, bare=True))
         if self.phase == "vote":
-            return self._booked(seat, read_named(reply, "VOTE", self._targets(seat)))
+            return self.booked(seat, read_named(reply, "VOTE", self._targets(seat)))
         target = read_named(reply, "TARGET", self._targets(seat))
         if self.cards[seat] == WOLF:
             try:
@@ -214,19 +215,7 @@ class Werewolf(ArenaEnv):
             except IllegalReply as bad:
                 if bad.cause is Cause.ILLEGAL:  # too long; to say nothing is fine
                     raise
-        return self._booked(seat, target)
-
-    def forfeit(self, seat: str, cause: Cause) -> Move:
-        """The player is out; the others play on. A context overflow ends the game at once, and it alone loses."""
-        if self.overflow_seat == seat:
-            others = [other for other in self.possible_agents if other != seat]
-            return Move(rewards={seat: -self.forfeit_cost} | dict.fromkeys(others, self.forfeit_cost / len(others)))
-        self.forfeited.append(seat)
-        return self._booked(seat, None)
-
-    def skip(self, seat: str) -> Move:
-        """No target, statement or vote."""
-        return self._booked(seat, None)
+        return self.booked(seat, target)
 
     def describe(self) -> str:
         """Returns the cards by seat."""
@@ -270,7 +259,7 @@ class Werewolf(ArenaEnv):
             )
         return self.alive
 
-    def _booked(self, seat: str, said: str | None) -> Move:
+    def booked(self, seat: str, said: str | None) -> Move:
         """Books what one seat did (None: nothing); goes on when the last of the phase has answered."""
         self.given[seat] = said
         if self.phase == "talk":
@@ -312,12 +301,7 @@ class Werewolf(ArenaEnv):
 
     def _open_talk(self, turn: int, action: Json) -> Move:
         self.phase, self.turn_of_talk, self.given = "talk", turn, {}
-        seats = self.possible_agents
-        start = self.first % len(seats)
-        while seats[start] not in self.alive:
-            start = (start + 1) % len(seats)
-        self.first = start + 1
-        self.queue = [seat for seat in seats[start:] + seats[:start] if seat in self.alive]
+        self.queue = self.speaking_order()
         return self._ask_to_speak(action)
 
     def _ask_to_speak(self, action: Json) -> Move:
@@ -377,10 +361,4 @@ class Werewolf(ArenaEnv):
 
     def _finish(self, winner: str | None, reason: str, action: Json) -> Move:
         teams = {seat: WOLVES if card == WOLF else VILLAGE for seat, card in self.cards.items()}
-        rewards = settle(teams, WOLVES, winner, self.forfeited)
-        winners = [seat for seat, team in teams.items() if team == winner and seat not in self.forfeited]
-        ranks = {seat: 3 if seat in self.forfeited else 1 if seat in winners or winner is None else 2
-                 for seat in teams}  # fmt: skip
-        outcome = Outcome(winners=winners, ranks=ranks, draw=winner is None, reason=reason, scores=rewards,
-                          facts={"cards": self.cards})  # fmt: skip
-        return Move(rewards=rewards, outcome=outcome, action=action)
+        return self.finished(teams, winner, reason, action=action, facts={"cards": self.cards})
