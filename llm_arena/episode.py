@@ -66,6 +66,33 @@ def sampling_seed(run_seed: int, episode_id: str, seat: str, turn: int, attempt:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+async def with_clock(act: Coroutine[Any, Any, Action], seconds: float | None) -> Action:
+    """Returns what an agent answers; an empty reply when its clock ran out.
+
+    Args:
+        act: the agent's call.
+        seconds: how long it may take; None: no limit.
+    """
+    if seconds is None:
+        return await act
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await act
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return Action(reply=Reply("", "timeout"))
+
+
+def counted_reply(action: Action) -> Reply:
+    """Returns the reply of an action; with the length of its context, where the action holds tokens."""
+    reply = action.reply
+    if action.prompt_ids is None or action.completion is None:
+        return reply
+    sent = len(action.prompt_ids) + len(action.completion.token_ids)
+    return Reply(reply, reply.finish if isinstance(reply, Reply) else "stop", sent)  # agents may give plain text
+
+
 async def run_episode(
     plan: EpisodePlan, runtime: Runtime, seconds: float | None, record: Callable[[Trace], object]
 ) -> tuple[Trace, BaseException | None]:
@@ -170,11 +197,7 @@ class _Episode:
     def _step(self, seat: str, action: Action, seconds: float) -> list[View]:
         env = self._env
         view, epoch = self._asked.pop(seat)
-        reply = action.reply
-        if action.prompt_ids is not None and action.completion is not None:
-            sent = len(action.prompt_ids) + len(action.completion.token_ids)
-            reply = Reply(reply, reply.finish if isinstance(reply, Reply) else "stop", sent)
-        env.step(reply)
+        env.step(counted_reply(action))
         assert env.last_step is not None  # it has just been stepped
         self._recorder.add(view, epoch, action, env.last_step, seconds)
         step_dead(env)
@@ -202,18 +225,8 @@ class _Episode:
     async def _act(self, view: View) -> tuple[Action, float]:
         """Returns the agent's action and how long it took, in seconds; an empty reply when the seat's clock ran out."""
         agent, past = self._plan.agents[view.seat], tuple(self._recorder.past(view.seat))
-        clock = self._env.turn_seconds
         began = time.perf_counter()
-        if clock is None:
-            action = await agent.act(view, past)
-        else:
-            try:
-                async with asyncio.timeout(clock) as limit:
-                    action = await agent.act(view, past)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                action = Action(reply=Reply("", "timeout"))
+        action = await with_clock(agent.act(view, past), self._env.turn_seconds)
         return action, time.perf_counter() - began
 
 

@@ -21,7 +21,8 @@ from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.types import Cause, Json, Reply
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
-_BLOCK = re.compile(r"<tool_call>((?:(?!<tool_call>)[\s\S])*?)</tool_call>")
+BLOCK = re.compile(r"<tool_call>((?:(?!<tool_call>)[\s\S])*?)</tool_call>")
+"""A block that calls a tool; its group is the call as JSON."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -66,7 +67,7 @@ def read_tool_call(reply: Reply, tools: Sequence[Json]) -> ToolCall | None:
         return None
     names = ", ".join(tool["name"] for tool in tools)
     form = f'Call one tool as {_OPENING}{{"name": ..., "arguments": {{...}}}}{_CLOSING}; tools: {names}.'
-    blocks = _BLOCK.findall(text)
+    blocks = BLOCK.findall(text)
     if len(blocks) < text.count(_OPENING):
         raise IllegalReply(Cause.LENGTH if reply.finish == "length" else Cause.UNPARSABLE, form)
     calls = [_read(block, form) for block in blocks]
@@ -81,18 +82,29 @@ def read_tool_call(reply: Reply, tools: Sequence[Json]) -> ToolCall | None:
     return calls[0]
 
 
-def _read(block: str, form: str) -> ToolCall:
+def decode_call(text: str, keys: Sequence[str] = ("arguments",)) -> ToolCall | None:
+    """Returns the call that a JSON object with a name and arguments is; None for any other text.
+
+    Args:
+        text: the object.
+        keys: the names that its arguments may stand under; an object of a name alone has none.
+    """
     try:
         # not json.loads: it takes NaN, and nesting without an end
-        value = msgspec.json.decode(block.strip())
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise IllegalReply(Cause.UNPARSABLE, form) from error
-    match value:
-        case {"name": str(name), "arguments": dict(arguments)} if len(value) == 2:
-            return ToolCall(name, arguments)
-        case {"name": str(name)} if len(value) == 1:
-            return ToolCall(name, {})
-    raise IllegalReply(Cause.UNPARSABLE, form)
+        value = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or len(value) > 2:
+        return None
+    arguments: Json = next((value[key] for key in keys if key in value), {} if len(value) == 1 else None)
+    return ToolCall(value["name"], arguments) if isinstance(arguments, dict) else None
+
+
+def _read(block: str, form: str) -> ToolCall:
+    call = decode_call(block)
+    if call is None:
+        raise IllegalReply(Cause.UNPARSABLE, form)
+    return call
 
 
 def _misfit(arguments: dict[str, Json], schema: dict[str, Any]) -> str:

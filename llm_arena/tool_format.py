@@ -19,17 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from llm_arena.chat_text import Chat
 from llm_arena.parsing import IllegalReply, printable, quote, strip_thinking
-from llm_arena.tool_calls import ToolCall, write_tool_call
+from llm_arena.tool_calls import BLOCK, ToolCall, decode_call, write_tool_call
 from llm_arena.types import Json
 
 Form = Literal["none", "block", "json", "other"]
 """How a chat template prints a call: not at all, as `<tool_call>` block, as bare JSON object, in some other way."""
 
-_BLOCK = re.compile(r"<tool_call>((?:(?!<tool_call>)[\s\S])*?)</tool_call>")
 _TAG = re.compile(r"</?\w*tool\w*")
 _BARE = re.compile(r'(?<!\[)\{"name": ?"probe_second", ?"(parameters|arguments)": ?\{"query": ?"probe value"\}\}')
 _EXAMPLES = {"string": "...", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
@@ -190,8 +187,8 @@ def read_calls(text: str) -> tuple[str, list[ToolCall]]:
     """
     words = text
     calls: list[ToolCall] = []
-    for block in _BLOCK.finditer(_answer(text)):
-        call = _call(block[1], ("arguments",))
+    for block in BLOCK.finditer(_answer(text)):
+        call = decode_call(block[1])
         if call is None:
             return text, []
         if call not in calls:
@@ -208,7 +205,7 @@ def from_json(text: str) -> str:
     '<tool_call>{"name": "open", "arguments": {"id": "d7"}}</tool_call>'
     """
     answer = _answer(text).strip()
-    call = _call(answer, ("parameters", "arguments"))
+    call = decode_call(answer, ("parameters", "arguments"))
     if call is None or answer not in text:  # a thought in the midst of it
         return text
     before, _, after = text.rpartition(answer)
@@ -221,18 +218,6 @@ def _answer(text: str) -> str:
         return strip_thinking(text)
     except IllegalReply:
         return ""
-
-
-def _call(text: str, keys: Sequence[str]) -> ToolCall | None:
-    try:
-        # not json.loads: it takes NaN, and nesting without an end
-        value = msgspec.json.decode(text.strip())
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or len(value) > 2:
-        return None
-    arguments: Json = next((value[key] for key in keys if key in value), {} if len(value) == 1 else None)
-    return ToolCall(value["name"], arguments) if isinstance(arguments, dict) else None
 
 
 class IdReader:

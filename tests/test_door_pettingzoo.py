@@ -93,7 +93,7 @@ def test_chess_moves_are_those_of_python_chess_for_both_colours():
 def test_go_points_are_named_as_pettingzoo_names_them():
     env = played("go_v5", parameters={"board_size": 5})
     coords = pytest.importorskip("pettingzoo.classic.go.coords")
-    with env.inside():
+    with env.luck:
         env.shape()
         for flat in range(26):
             assert _gtp(5, None if flat == 25 else divmod(flat, 5)) == coords.to_gtp(coords.from_flat(flat))

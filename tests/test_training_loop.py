@@ -21,10 +21,12 @@ from llm_arena.lockstep import Lockstep
 from llm_arena.models import random_model
 from llm_arena.parsing import read_choice
 from llm_arena.rollout import EpisodePlan, play_many
+from llm_arena.roster import BaselineAgent
 from llm_arena.runtime import Runtime, ServedPolicy
 from llm_arena.tokens import ChatFormat
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch as batches
+from llm_arena.training import credit as credits
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.credit import Baselines, Credit, assign
 from llm_arena.training.learner import Learner, StepSettings
@@ -277,6 +279,42 @@ def test_group_reward_trains_separate_episodes(tiny_model: Path, tmp_path: Path)
     assert len({trace.group for trace in traces}) == 4
     assert result.rows[0]["grad_norm"] > 0
     assert "group/win_score" in result.rows[0]
+
+
+def test_solvers_are_compared_on_their_own_problem(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two problems of one group: one of two solvers is right at the first, nobody at the second."""
+
+    def spied(traces: Sequence[Trace], **given: Any) -> Credit:
+        seen.append(assign(traces, **given))
+        return seen[-1]
+
+    seen: list[Credit] = []
+    monkeypatch.setattr(credits, "assign", spied)
+    posed = iter(["PROBLEM: 2 + 3", "PROBLEM: 2 + 4"])
+    roster = {
+        "proposer": BaselineAgent("poser", lambda view, rng: next(posed)),
+        "solver_0": Speaker(ChatFormat.load(tiny_model), "ANSWER: 5"),
+        "solver_1": LEARNER,
+    }
+    config = TrainConfig(
+        env="proposer-solver-v0",
+        env_args='{"solvers": 2}',
+        model=str(tiny_model),
+        run_dir=str(tmp_path),
+        num_steps=1,
+        starts_per_step=1,
+        group_size=2,
+        estimator="group_mean",
+        max_new_tokens=2,
+    )
+    [row] = train(config, roster=roster, progress=False).rows
+    [gained] = seen
+    episodes = sorted({trace_id for trace_id, _ in gained.advantages})
+    by_problem = [[gained.of(trace_id, f"solver_{k}") for k in range(2)] for trace_id in episodes]
+    assert sorted(by_problem, key=str) == [[0.0, 0.0], [0.5, -0.5]]
+    assert (row["groups"], row["groups_uninformative"]) == (2, 1)
 
 
 def test_a_frozen_opponent_is_not_trained_and_seats_rotate(tiny_model: Path, tmp_path: Path) -> None:

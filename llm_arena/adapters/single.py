@@ -9,7 +9,6 @@ Every id is registered in Gymnasium too: `gymnasium.make("llm_arena/kuhn-poker-v
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ import msgspec
 
 from llm_arena.agent import Agent
 from llm_arena.env import ArenaEnv, Baseline
-from llm_arena.episode import sampling_seed
+from llm_arena.episode import counted_reply, sampling_seed, with_clock
 from llm_arena.errors import ContextOverflow, EnvContractError, UnknownName, UsageError, did_you_mean
 from llm_arena.recorder import Recorder, step_dead
 from llm_arena.registry import make
@@ -31,6 +30,9 @@ Opponent = str | Agent | Baseline
 """An agent string, an agent object, or a function of (view, rng) that returns a reply."""
 Opponents = Opponent | Mapping[str, Opponent]
 """An opponent for all other seats, or one for each role or seat; who is not named plays `random-legal`."""
+
+Stepped = tuple[dict[str, Any], float, bool, bool, dict[str, Any]]
+"""(observation, reward, terminated, truncated, info), as Gymnasium has them."""
 
 GYMNASIUM_AGENT = "gymnasium"
 """Who sits in the seat that is stepped from outside, in traces."""
@@ -117,7 +119,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         self._unasked = self.game.over
         return self._observation(), self._info()
 
-    def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: str) -> Stepped:
         """Takes the seat's reply, and lets the others play until it is its turn again or the game is over.
 
         A seat that has left the game is done; the others play on to the end, so that the outcome is known.
@@ -133,7 +135,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
             raise UsageError(f"{self.game.id}: an action is text; got {type(action).__name__}")
         return self.act(Action(reply=action if isinstance(action, Reply) else Reply(action)))
 
-    def act(self, action: Action) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def act(self, action: Action) -> Stepped:
         """Does what `step` does for a reply with the tokens behind it, which the trace then holds."""
         self._check_running()
         if self._unasked:
@@ -146,7 +148,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         observation, reward, terminated, truncated, info = self._stepped()
         return observation, reward, terminated, truncated, info | {"cause": str(cause)}
 
-    def overflow(self) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def overflow(self) -> Stepped:
         """Ends the episode because the seat's context is full; returns what `step` returns."""
         self._check_running()
         self.game.truncate(Ending.CONTEXT_OVERFLOW, self.seat)
@@ -184,7 +186,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         if self.game.over and not self._unasked:
             raise UsageError(f"{self.game.id}: the episode is over for {self.seat}; call reset()")
 
-    def _stepped(self) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def _stepped(self) -> Stepped:
         total = self.game.returns[self.seat]
         reward, self._paid = total - self._paid, total
         terminated = self._left or self.game.ending is Ending.TERMINATED
@@ -211,7 +213,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
         view = msgspec.structs.replace(view, messages=copy_messages(view.messages))
         act = self._agents[seat].act(view, tuple(self._recorder.past(seat)))
         # a script never waits for anything, so that it needs no event loop
-        return _at_once(act) if seat in self._instant else self._runtime.run(_with_clock(act, self.game.turn_seconds))
+        return _at_once(act) if seat in self._instant else self._runtime.run(with_clock(act, self.game.turn_seconds))
 
     def _trace_id(self) -> str:
         """The id that `llm_arena.play` would give, so that others sample as they would there."""
@@ -227,10 +229,7 @@ class SeatEnv(gymnasium.Env[dict[str, Any], str]):
     def _take(self, view: View, action: Action) -> None:
         assert self._recorder is not None  # reset() made it
         epoch = self.game.view_epoch(view.seat)
-        reply = action.reply
-        if action.prompt_ids is not None and action.completion is not None:
-            reply = Reply(reply, reply.finish, len(action.prompt_ids) + len(action.completion.token_ids))
-        self.game.step(reply)
+        self.game.step(counted_reply(action))
         assert self.game.last_step is not None  # it was just stepped
         self._recorder.add(view, epoch, action, self.game.last_step, 0.0)
 
@@ -305,14 +304,3 @@ def _at_once(act: Coroutine[Any, Any, Action]) -> Action:
         action: Action = ended.value
         return action
     raise EnvContractError("a scripted player waited for something; give an agent object with an async act()")
-
-
-async def _with_clock(act: Coroutine[Any, Any, Action], seconds: float | None) -> Action:
-    """Returns what the agent answers; an empty reply when its clock ran out."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            return await act
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        return Action(reply=Reply("", "timeout"))

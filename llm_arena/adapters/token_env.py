@@ -19,7 +19,6 @@ truncated as by any context overflow: `overflow=` of the game says what that cos
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Sequence
@@ -36,10 +35,9 @@ from llm_arena.registry import MessageEnvLike, make
 from llm_arena.runtime import Runtime
 from llm_arena.threads import in_thread
 from llm_arena.tokens import ChatFormat
+from llm_arena.tool_calls import ToolCall, write_tool_call
+from llm_arena.tool_format import functions
 from llm_arena.types import Action, Completion, EnvSpec, Json, Message, Reply, Trace
-
-Stepped = tuple[dict[str, Any], float, bool, bool, dict[str, Any]]
-"""What `SeatEnv.step` returns."""
 
 
 class Renderer(Protocol):
@@ -346,7 +344,9 @@ class _Packaged:
         self.stop_ids = tuple(renderer.get_stop_token_ids())
 
     def render(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> list[int]:
-        return list(self._renderer.render_ids(list(messages), tools=list(tools) or None, add_generation_prompt=True))
+        return list(
+            self._renderer.render_ids(list(messages), tools=functions(tools) or None, add_generation_prompt=True)
+        )
 
     def extend(
         self,
@@ -357,15 +357,14 @@ class _Packaged:
         tools: Sequence[Json] = (),
     ) -> list[int] | None:
         bridge = self._renderer.bridge_to_next_turn(
-            list(prompt_ids), list(completion.token_ids), list(new_messages), tools=list(tools) or None
+            list(prompt_ids), list(completion.token_ids), list(new_messages), tools=functions(tools) or None
         )
         return None if bridge is None else list(bridge.token_ids)
 
     def read(self, prompt_ids: Sequence[int], ids: Sequence[int], tools: Sequence[Json] = ()) -> str:
-        parsed = self._renderer.parse_response(list(ids), tools=list(tools) or None, prompt_ids=list(prompt_ids))
-        calls = [call for call in parsed.tool_calls if call.name is not None]
-        written = [json.dumps({"name": call.name, "arguments": call.arguments}) for call in calls]
-        return "\n".join([*filter(None, [parsed.content]), *(f"<tool_call>{call}</tool_call>" for call in written)])
+        parsed = self._renderer.parse_response(list(ids), tools=functions(tools) or None, prompt_ids=list(prompt_ids))
+        calls = [ToolCall(call.name, call.arguments) for call in parsed.tool_calls if call.status == "ok"]
+        return "\n".join([*filter(None, [parsed.content]), *map(write_tool_call, calls)])
 
 
 def _renderer(given: Any) -> Renderer:

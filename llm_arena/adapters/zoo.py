@@ -267,6 +267,7 @@ class ZooGame(Door):
     def open(self) -> int:
         """Makes PettingZoo's env; raises UsageError for envs that are no turn-based games of numbered actions."""
         self.luck = OwnLuck(0)
+        "What to be inside of while PettingZoo's env is called."
         self.raw = self.make_raw()
         spaces = [self.raw.action_space(agent) for agent in self.raw.possible_agents]
         if not all(isinstance(space, gymnasium.spaces.Discrete) for space in spaces):
@@ -281,7 +282,7 @@ class ZooGame(Door):
             hidden=("dealt",) if self.kind.redeal else (),
             system=f"{self.kind.rules}\nReply with one legal action, written as it is listed.".strip(),
         )
-        with self.inside():
+        with self.luck:
             self.raw.reset(seed=0)
             self.labels(self.raw.agent_selection)  # some boards have more points than names for them
             return self.kind.turns(self.raw)
@@ -296,7 +297,7 @@ class ZooGame(Door):
         if self.game == "hanabi_v5":
             check_hanabi(self.id, self.parameters)
         try:
-            with self.inside(), warnings.catch_warnings():
+            with self.luck, warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the envs' own words on the precision of their spaces
                 raw = zoo.make("aec", name, **self.parameters).unwrapped
         except (ImportError, zoo.env_registry.exceptions.FailedToImport) as error:
@@ -315,10 +316,6 @@ class ZooGame(Door):
             if default is not None and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)):
                 raise UsageError(f"{self.id}: {name}={value!r:.60}; expected something like {default!r}")
 
-    def inside(self) -> OwnLuck:
-        """Returns what to be inside of while PettingZoo's env is called."""
-        return self.luck
-
     def begin(self, rng: np.random.Generator) -> str:
         """Starts PettingZoo's env, and tells the first seat what it sees."""
         self.dealt: Json = None
@@ -327,14 +324,14 @@ class ZooGame(Door):
         self.named = {seat: set() for seat in self.possible_agents}
         for seat in self.possible_agents:
             self.tell(seat, f"You are {seat}.")
-        with self.inside():
+        with self.luck:
             return self.ask()
 
     def deal(self, rng: np.random.Generator) -> None:
         """Resets PettingZoo's env. A second deal of an episode, as the leak check asks for, changes a little of it."""
         if self.dealt is None:
             self.luck = OwnLuck(self.seed_drawn)
-        with self.inside():
+        with self.luck:
             self.shape()
             if self.dealt is None:
                 self.raw.reset(seed=self.seed_drawn)
@@ -349,7 +346,7 @@ class ZooGame(Door):
 
     def knows(self, seat: str) -> Json:
         """Returns PettingZoo's own observation of the seat."""
-        with self.inside():
+        with self.luck:
             seen = self.raw.observe(self.agent(seat))
             return np.asarray(seen["observation"] if isinstance(seen, dict) else seen).tolist()
 
@@ -358,7 +355,7 @@ class ZooGame(Door):
         return str(self.raw.possible_agents[self.possible_agents.index(seat)])
 
     def labels(self, agent: str) -> dict[str, int]:
-        """Returns the legal actions of PettingZoo's `agent`, by name. Call it inside."""
+        """Returns the legal actions of PettingZoo's `agent`, by name. Call it inside `luck`."""
         seen = self.raw.observe(agent)
         mask = seen.get("action_mask") if isinstance(seen, dict) else None
         mask = self.raw.infos[agent].get("action_mask") if mask is None else mask
@@ -367,7 +364,7 @@ class ZooGame(Door):
         return label_actions({int(action): self.kind.name(self.raw, agent, int(action)) for action in legal})
 
     def ask(self) -> str:
-        """Tells who has to act what it sees, and returns it. Call it inside."""
+        """Tells who has to act what it sees, and returns it. Call it inside `luck`."""
         agent = self.raw.agent_selection
         seat: str = self.possible_agents[self.raw.possible_agents.index(agent)]
         labels = self.labels(agent)
@@ -390,7 +387,7 @@ class ZooGame(Door):
         """Plays one action by its name."""
         label = read_choice(reply, self.legal_actions(seat), self.named[seat])
         raw = self.raw
-        with self.inside():
+        with self.luck:
             self.shape()
             raw.step(self.choices[seat][label])
             seats = dict(zip(raw.possible_agents, self.possible_agents, strict=True))
@@ -405,6 +402,6 @@ class ZooGame(Door):
 
     def describe(self) -> str:
         """Returns what each player may know of the position."""
-        with self.inside():
+        with self.luck:
             seen = [(seat, self.kind.see(self.raw, self.agent(seat))) for seat in self.possible_agents]
         return "\n".join(dict.fromkeys(text if len(seen) == 1 else f"{seat} sees: {text}" for seat, text in seen))
