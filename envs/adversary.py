@@ -73,7 +73,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llm_arena.env import ArenaEnv
+from llm_arena.arguments import one_of, whole
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.problems.answers import check_exactly
@@ -88,17 +88,15 @@ from llm_arena.problems.attacks import (
     read_judgement,
 )
 from llm_arena.problems.final_answers import (
-    ANSWER_FORMATS,
     TAG,
-    AnswerFormat,
     fenced,
     read_answer,
     shown_answer,
     tagged,
     visible_text,
 )
-from llm_arena.problems.sources import Question, open_source
-from llm_arena.problems.sources.arithmetic import Split, solve
+from llm_arena.problems.sources.arithmetic import solve
+from llm_arena.problems.sources.game import ProblemGame
 from llm_arena.problems.verdicts import quoted
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
@@ -129,7 +127,7 @@ def hasty(view: View, rng: np.random.Generator) -> str:
     return tagged(str(value + int(rng.integers(1, 10))))
 
 
-class Adversary(ArenaEnv):
+class Adversary(ProblemGame):
     """A thinker answers a problem; an adversary is paid for attacking wrong answers and for letting right ones stand.
 
     Args:
@@ -155,68 +153,36 @@ class Adversary(ArenaEnv):
     summary = "A thinker answers a problem; an adversary attacks wrong answers and lets right ones stand."
     roles = {"thinker": 1, "adversary": 1, "judge": (0, 1)}
     officials = ("judge",)
-    max_turns = 3
     forfeit_cost = 2.0
     baselines = {"exact": exact, "hasty": hasty}
     baseline_roles = {"hasty": ["thinker"]}
-    input_arg = "problem"
-    label_arg = "answer"
 
     def __init__(
         self,
         *,
         problem: str | None = None,
         answer: str | None = None,
-        source: str = "arithmetic",
-        source_sha256: str | None = None,
-        level: int = 1,
-        operators: str | None = None,
-        split: Split = "train",
         rounds: int = 1,
         judge: Literal["label", "seat"] = "label",
-        answer_format: AnswerFormat = "tag",
-        checker: Literal["exact", "math"] | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 5:
-            raise UsageError(f"{self.id}: rounds={rounds!r:.60}; expected a whole number from 1 to 5")
-        for name, given, allowed in (
-            ("judge", judge, ("label", "seat")),
-            ("answer_format", answer_format, ANSWER_FORMATS),
-        ):
-            if given not in allowed:
-                raise UsageError(f"{self.id}: {name}={given!r:.60}; expected one of {', '.join(allowed)}")
+        whole(self.id, "rounds", rounds, 1, 5)
+        one_of(self.id, "judge", judge, ("label", "seat"))
         unlabelled = judge == "seat" and problem is not None and answer is None
-        self.source = open_source(
-            source,
-            problem=problem,
-            answer="none" if unlabelled else answer,
-            level=level,
-            operators=operators,
-            split=split,
-            sha256=source_sha256,
-            checker=checker,
-        )
         turns = 1 + 2 * rounds + (1 + rounds if judge == "seat" else 0)
         if options.get("max_turns") is None:
             options["max_turns"] = turns
-        super().__init__(counts={"judge": int(judge == "seat")}, **options)
+        label = "none" if unlabelled else answer
+        super().__init__(problem=problem, answer=label, counts={"judge": int(judge == "seat")}, **options)
         if self.max_turns < turns:
             raise UsageError(
                 f"{self.id}: max_turns={self.max_turns}; expected at least {turns} for rounds={rounds}, judge={judge}"
             )
-        if judge == "label":
-            del self.role_counts["judge"]
-        self.rounds, self.judge, self.answer_format, self.unlabelled = rounds, judge, answer_format, unlabelled
-        self.slow = self.source.slow
-
-    def resolved(self) -> dict[str, Json]:
-        """Returns the source with its versions and digest."""
-        return self.source.resolved()
+        self.rounds, self.judge, self.unlabelled = rounds, judge, unlabelled
 
     def begin(self, rng: np.random.Generator) -> str:
         """Draws the problem and asks the thinker."""
-        self.question: Question = self.source.draw(rng)
+        self.question = self.source.draw(rng)
         self.answers: list[str] = []
         self.said: list[str] = []
         self.calls: list[Call] = []
@@ -298,10 +264,7 @@ class Adversary(ArenaEnv):
 
     def describe(self) -> str:
         """Returns the problem, and its right answer once the game is over."""
-        if not self.over or self.unlabelled:
-            return f"problem: {self.question.text}"
-        answer = self.question.answer or "(the source knows one when it sees it)"
-        return f"problem: {self.question.text}\nright answer: {answer}"
+        return f"problem: {self.question.text}" if self.unlabelled else super().describe()
 
     def _answered(self, text: str | None, answer: str | None) -> Move:
         """Takes the thinker's first answer, or its reply to an attack."""
@@ -369,9 +332,8 @@ class Adversary(ArenaEnv):
         label = "undecided" if self.unlabelled else self.source.grade(self.question, answer)
         if verdict != "unknown" and label != "undecided":
             counts |= {"graded": True, "agreed": verdict == label}
-        stats = self.stats["judge"]
         for name, count in counts.items():
-            stats[name] = stats.get(name, 0) + int(count)
+            self.note("judge", name, int(count))
         return self._ask_judge(verdict) if len(self.verdicts) < len(self.answers) else self._decide(verdict)
 
     def _decide(self, action: Json) -> Move:

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from llm_arena.arguments import whole
 from llm_arena.env import ArenaEnv, Baseline
-from llm_arena.errors import UsageError
 from llm_arena.parsing import read_choice
 from llm_arena.problems.solvers.connect_four import (
     CELLS,
@@ -126,8 +126,7 @@ class ConnectFour(ArenaEnv):
     }
 
     def __init__(self, *, opening: int = 0, **options: Any) -> None:
-        if not isinstance(opening, int) or isinstance(opening, bool) or not 0 <= opening <= MOST_OPENING:
-            raise UsageError(f"{self.id}: opening={opening!r}; expected a whole number from 0 to {MOST_OPENING}")
+        whole(self.id, "opening", opening, 0, MOST_OPENING)
         self.opening = opening
         super().__init__(**options)
 

@@ -51,6 +51,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llm_arena.arguments import one_of, whole
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
@@ -136,7 +137,7 @@ class Debate(ArenaEnv):
         opens: who speaks first in each round, `pro`, `con` or `drawn`.
         judge: `points`, `module:function`, or `seat`.
         judges: how many seats judge, 1 to 5; only with `judge="seat"`.
-        options: those of `ArenaEnv`; `max_turns` leaves room for all statements, verdicts and retries.
+        options: those of `ArenaEnv`; `max_turns` leaves room for all statements and verdicts.
 
     Raises:
         UsageError: an argument is out of its range, or a file can't be read or is another one.
@@ -147,7 +148,6 @@ class Debate(ArenaEnv):
     roles = {"pro": 1, "con": 1, "judge": (0, 5)}
     officials = ("judge",)
     zero_sum = True
-    max_turns = 20
     baselines = {"talking-points": talking_points, "points-judge": points_judge}
     baseline_roles = {"talking-points": SIDES, "points-judge": ["judge"]}
     input_arg = "motion"
@@ -166,11 +166,10 @@ class Debate(ArenaEnv):
         judges: int = 1,
         **options: Any,
     ) -> None:
-        for name, value, low, high in (("rounds", rounds, 1, 5), ("words", words, 20, 400), ("judges", judges, 1, 5)):
-            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                raise UsageError(f"{self.id}: {name}={value!r}; expected a whole number from {low} to {high}")
-        if opens not in (*SIDES, "drawn"):
-            raise UsageError(f"{self.id}: opens={opens!r}; expected pro, con or drawn")
+        whole(self.id, "rounds", rounds, 1, 5)
+        whole(self.id, "words", words, 20, 400)
+        whole(self.id, "judges", judges, 1, 5)
+        one_of(self.id, "opens", opens, (*SIDES, "drawn"))
         self.motions = self._motions(motion, motions, motions_sha256, split)
         seated = judge == SEAT
         if judges != 1 and not seated:
@@ -183,23 +182,19 @@ class Debate(ArenaEnv):
             )
         turns = 2 * rounds + (2 * judges if seated else 0)
         if options.get("max_turns") is None:
-            retries = options.get("retries")
-            options["max_turns"] = turns * (1 + (retries if isinstance(retries, int) else 0))
+            options["max_turns"] = turns
         super().__init__(counts={"judge": judges if seated else 0}, **options)
         if self.max_turns < turns:
             raise UsageError(
                 f"{self.id}: max_turns={self.max_turns}; expected at least {turns}, for {rounds} rounds and verdicts"
             )
-        if not seated:
-            del self.role_counts["judge"]
         self.rounds, self.words, self.opens, self.judge_name = rounds, words, opens, judge
         self.judges = [seat for seat in self.possible_agents if self.role_of(seat) == "judge"]
 
     def _motions(self, motion: Any, motions: Any, sha256: str | None, split: str) -> Sequence[str]:
         """Checks the arguments that say what is debated, and returns what motions are drawn from."""
         self.motions_sha256: str | None = None
-        if split not in SPLITS:
-            raise UsageError(f"{self.id}: split={split!r}; expected one of {', '.join(SPLITS)}")
+        one_of(self.id, "split", split, SPLITS)
         if motions is None and sha256 is not None:
             raise UsageError(f"{self.id}: motions_sha256={sha256!r} needs motions, the file that it is the digest of")
         if motions is not None and (motion is not None or split != "train"):
@@ -278,7 +273,7 @@ class Debate(ArenaEnv):
         self.cut.discard(side)
         if cut:
             self.cut.add(side)
-            self.stats[side]["cut"] = self.stats[side].get("cut", 0) + 1
+            self.note(side, "cut")
         return self._spoke(side, text)
 
     def forfeit(self, seat: str, cause: Cause) -> Move:
@@ -345,7 +340,7 @@ class Debate(ArenaEnv):
             return Move(next=waiting, action=action)
         for judging in self.panel.values():
             for name, count in judging.counts().items():
-                self.stats["judge"][name] = self.stats["judge"].get(name, 0) + count
+                self.note("judge", name, count)
         results = [judging.result(*SIDES) for judging in self.panel.values()]
         votes = {"pro": float(results.count(1)), "con": float(results.count(-1))}
         winner = None if votes["pro"] == votes["con"] else max(SIDES, key=votes.__getitem__)

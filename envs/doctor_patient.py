@@ -60,10 +60,10 @@ Players   `bayes` (doctor) knows the table and believes what it hears; `faithful
 Exploits  A doctor loses nothing by naming `ranked` conditions, and should. Asking for everything at once pays nothing,
           for each item counts. A reply full of made-up answers and a diagnosis is refused: it has several lines of the
           protocol. `names="listed"` (default) lists all conditions, so that no one fails by a name; "open" does not.
-          A patient cannot be caught by rule in words that the table lacks: see the list in patient_talk.py. "I don't
-          know" is worth 1/2 to each question about something, and so are always "No." and always "Yes." where it is
-          asked about both kinds of things (a doctor that asks only about what it lacks pays "No." in full). The whole
-          card told at every question is worth 1/2 too; it helps the doctor, makes questions idle, and shows in
+          A patient cannot be caught by rule in words that the table lacks: see the list in doctor_patient/talk.py. "I
+          don't know" is worth 1/2 to each question about something, and so are always "No." and always "Yes." where it
+          is asked about both kinds of things (a doctor that asks only about what it lacks pays "No." in full). The
+          whole card told at every question is worth 1/2 too; it helps the doctor, makes questions idle, and shows in
           `volunteered`. An honest answer in words that the rule misreads is paid as a lie ("I feel sick with a fever"
           claims nausea). A patient that forfeits gives the doctor an exact one, and pays 1 for that. A doctor may waste
           questions on nothing, at its own cost. All names are in the prompt also with `split_by="condition"`. A rising
@@ -79,7 +79,7 @@ import numpy as np
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
-from llm_arena.problems.doctor_patient.cases import NORMAL, Split, SplitBy, open_cases
+from llm_arena.problems.doctor_patient.cases import NORMAL, SplitBy, open_cases
 from llm_arena.problems.doctor_patient.conditions import find_condition, find_test, table
 from llm_arena.problems.doctor_patient.diagnosis import OPEN_PRICE, next_step
 from llm_arena.problems.doctor_patient.lines import (
@@ -105,6 +105,7 @@ from llm_arena.problems.doctor_patient.talk import (
     lie_from_card,
     read_answer,
 )
+from llm_arena.problems.splits import Split
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 DOCTOR, PATIENT = "doctor_0", "patient_0"
@@ -193,8 +194,6 @@ class DoctorPatient(ArenaEnv):
                 f"{self.id}: max_turns={self.max_turns}; expected at least {needed} for {max_questions} questions "
                 f"and {max_tests} tests, or None"
             )
-        if not seated:
-            del self.role_counts["patient"]
         self.system_texts = {
             DOCTOR: doctor_text(question_cost, test_cost, ranked, listed=names == "listed"),
             PATIENT: PATIENT_TEXT,
@@ -309,7 +308,7 @@ class DoctorPatient(ArenaEnv):
         reading = read_answer(text, self.asked, self.inverted)
         judged = judge(self.cards[PATIENT], reading, self.asked, self.answers, open_question=self.open_question)
         for name in ("false_claims", "false_denials", "evaded", "volunteered"):
-            self._add(name, getattr(judged, name))
+            self.note("patient", name, getattr(judged, name))
         # a question about nothing pays nothing, or words without sense would earn full marks; a lie costs there too
         if self.asked or self.open_question or judged.score < 1.0:
             self._keep(judged.score)
@@ -336,11 +335,8 @@ class DoctorPatient(ArenaEnv):
         card = self.cards[PATIENT]
         about = [item for item in card.symptoms if item not in self.answers] if self.open_question else self.asked
         self.worth.append((any(map(card.has, about)), score))
-        self._add("answers", 1)
-        self._add("faithful", int(score == 1.0))
-
-    def _add(self, name: str, by: int) -> None:
-        self.stats["patient"][name] = self.stats["patient"].get(name, 0) + by
+        self.note("patient", "answers", 1)
+        self.note("patient", "faithful", int(score == 1.0))
 
     def _spend_questions(self, number: int) -> None:
         self.questions_left -= number

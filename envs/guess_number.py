@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_arena.arguments import flag, whole
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, read_choice, strip_thinking
@@ -142,14 +143,12 @@ class GuessNumber(ArenaEnv):
     def __init__(
         self, *, low: int = 1, high: int = 100, guesses: int = 10, hints: bool = True, guessers: int = 1, **options: Any
     ) -> None:
-        numbers = {"low": (low, 0, MOST - 1), "high": (high, 1, MOST), "guesses": (guesses, 1, 1000)}
-        for name, (given, least, most) in numbers.items():
-            if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= most:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected a whole number from {least} to {most}")
+        whole(self.id, "low", low, 0, MOST - 1)
+        whole(self.id, "high", high, 1, MOST)
+        whole(self.id, "guesses", guesses, 1, 1000)
         if low >= high:
             raise UsageError(f"{self.id}: low={low}, high={high}; expected low below high")
-        if not isinstance(hints, bool):
-            raise UsageError(f"{self.id}: hints={hints!r}; expected true or false")
+        flag(self.id, "hints", hints)
         if options.get("max_turns") is None and isinstance(guessers, int):
             options["max_turns"] = max(1, guessers * guesses)  # a bad number of guessers is told below
         super().__init__(counts={"guesser": guessers}, **options)

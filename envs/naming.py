@@ -69,6 +69,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llm_arena.arguments import one_of
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.problems.naming.contest import (
@@ -86,9 +87,10 @@ from llm_arena.problems.naming.contest import (
     sums_of_best,
     topics_of,
 )
-from llm_arena.problems.naming.judges import SEAT, length
+from llm_arena.problems.naming.judges import length
 from llm_arena.problems.naming.rubric import rubric, score
 from llm_arena.problems.naming.topics import MODIFIERS, NOUNS, SPLITS, associations
+from llm_arena.problems.pure_judges import SEAT
 from llm_arena.problems.text_lists import is_text
 from llm_arena.problems.verdicts import (
     Choosing,
@@ -139,7 +141,7 @@ class Naming(ArenaEnv):
         schedule: who is compared with whom, `all-pairs`, `circular` or `one-winner`.
         neighbours: how many next names of the circle each meets, 1 to 8; only with `schedule="circular"`.
         normalize: what sums are divided by, `opponents` or `matchups`.
-        options: those of `ArenaEnv`. With `judge="seat"`, `max_turns` leaves room for all questions and retries.
+        options: those of `ArenaEnv`. With `judge="seat"`, `max_turns` leaves room for all questions.
 
     Raises:
         UsageError: an argument is out of its range, or a file can't be read or is another one.
@@ -185,25 +187,20 @@ class Naming(ArenaEnv):
         asked = seated and isinstance(namers, int) and isinstance(judges, int)
         questions = self.rules.questions(namers, judges) if asked else 0
         if seated and options.get("max_turns") is None:
-            retries = options.get("retries")
-            tries = 1 + (retries if isinstance(retries, int) else 0)
-            options["max_turns"] = max(type(self).max_turns, tries * (namers + questions))
+            options["max_turns"] = max(type(self).max_turns, namers + questions)
         super().__init__(counts={"namer": namers, "judge": judges if seated else 0}, **options)
         if self.max_turns < namers + questions:
             judged = f" and {questions} questions to be judged" if questions else ""
             raise UsageError(f"{self.id}: max_turns={self.max_turns} is too few for {namers} namers to answer{judged}")
         if seated:  # names first, then verdicts
             self.metadata = {**self.metadata, "is_parallelizable": False}
-        else:
-            del self.role_counts["judge"]
         self.namers = [seat for seat in self.possible_agents if self.role_of(seat) == "namer"]
 
     def _topics(self, topic: Any, topics: Any, sha256: str | None, split: str) -> Sequence[str]:
         """Checks the arguments that say what is named, and returns what topics are drawn from."""
         if topic is not None and not is_text(topic, MAX_TOPIC):
             raise UsageError(f"{self.id}: topic={topic!r:.100}; expected a noun phrase like 'coffee shop', or None")
-        if split not in SPLITS:
-            raise UsageError(f"{self.id}: split={split!r}; expected one of {', '.join(SPLITS)}")
+        one_of(self.id, "split", split, SPLITS)
         if topics is None and sha256 is not None:
             raise UsageError(f"{self.id}: topics_sha256={sha256!r} needs topics, the file that it is the digest of")
         if topics is not None and (topic is not None or split != "train"):

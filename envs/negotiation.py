@@ -49,13 +49,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from llm_arena.arguments import one_of, whole
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, strip_thinking
 from llm_arena.problems.solvers.bargaining import (
     KINDS,
     TOTAL,
-    Split,
     Triple,
     believed_values,
     concede,
@@ -67,6 +67,7 @@ from llm_arena.problems.solvers.bargaining import (
     rest,
     worth,
 )
+from llm_arena.problems.splits import Split
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 OTHER = {"player_0": "player_1", "player_1": "player_0"}
@@ -217,12 +218,10 @@ class Negotiation(ArenaEnv):
     baselines = {"nash": nash, "fair-share": fair_share, "stubborn": stubborn}
 
     def __init__(self, *, rounds: int = 5, discount: float = 1.0, split: Split = "train", **options: Any) -> None:
-        if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 50:
-            raise UsageError(f"{self.id}: rounds={rounds!r}; expected a whole number from 1 to 50")
+        whole(self.id, "rounds", rounds, 1, 50)
         if not isinstance(discount, int | float) or isinstance(discount, bool) or not 0 < discount <= 1:
             raise UsageError(f"{self.id}: discount={discount!r}; expected a number above 0, up to 1")
-        if split not in ("train", "heldout"):
-            raise UsageError(f"{self.id}: split={split!r}; expected train or heldout")
+        one_of(self.id, "split", split, ("train", "heldout"))
         if options.get("max_turns") is None:
             options["max_turns"] = 2 * rounds
         super().__init__(**options)

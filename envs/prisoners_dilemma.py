@@ -48,6 +48,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_arena.arguments import flag, number, whole
 from llm_arena.env import ArenaEnv, Baseline
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote, read_choice, strip_thinking
@@ -155,13 +156,9 @@ class PrisonersDilemma(ArenaEnv):
         noise: float = 0.0,
         **options: Any,
     ) -> None:
-        if not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= MOST_ROUNDS:
-            raise UsageError(f"{self.id}: rounds={rounds!r}; expected a whole number from 1 to {MOST_ROUNDS}")
+        whole(self.id, "rounds", rounds, 1, MOST_ROUNDS)
         if continuation is not None:
-            if not _number(continuation) or not 0.05 <= continuation <= 0.95:
-                raise UsageError(
-                    f"{self.id}: continuation={continuation!r}; expected a probability from 0.05 to 0.95, or None"
-                )
+            number(self.id, "continuation", continuation, 0.05, 0.95)
             if rounds > MOST_SURE:
                 raise UsageError(f"{self.id}: rounds={rounds}; with continuation expected at most {MOST_SURE}")
         self.payoffs = (temptation, reward, punishment, sucker)
@@ -172,10 +169,8 @@ class PrisonersDilemma(ArenaEnv):
                 f"within {MOST_POINTS:.0f} of 0, temptation > reward > punishment > sucker and "
                 "2 * reward > temptation + sucker"
             )
-        if not isinstance(talk, bool):
-            raise UsageError(f"{self.id}: talk={talk!r}; expected true or false")
-        if not _number(noise) or not 0 <= noise <= 0.5:
-            raise UsageError(f"{self.id}: noise={noise!r}; expected a probability from 0 to 0.5")
+        flag(self.id, "talk", talk)
+        number(self.id, "noise", noise, 0, 0.5)
         if options.get("max_turns") is None:
             options["max_turns"] = 2 * (1 + talk) * (rounds if continuation is None else MOST_ROUNDS)
         super().__init__(**options)

@@ -54,6 +54,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from llm_arena.arguments import one_of, whole
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, strip_thinking
@@ -174,7 +175,6 @@ class ProposerSolver(ArenaEnv):
     summary = "A proposer poses problems that half of the solvers should solve; solvers try them at once."
     peers = ("solver",)
     roles = {"proposer": 1, "solver": (2, 32)}
-    max_turns = 9
     baselines = {"window": window_proposer, "exact": exact_solver, "noisy": noisy_solver}
     baseline_roles = {"window": ["proposer"], "exact": ["solver"], "noisy": ["solver"]}
 
@@ -190,17 +190,11 @@ class ProposerSolver(ArenaEnv):
         seen: list[str] | None = None,
         **options: Any,
     ) -> None:
-        if form != "any" and form not in FORMS:
-            raise UsageError(f"{self.id}: form={form!r:.60}; expected one of {', '.join(FORMS)}, any")
-        ranges = {
-            "rounds": (rounds, 1, 20),
-            "max_operands": (max_operands, 2, 12),
-            "max_digits": (max_digits, 1, 6),
-            "max_lines": (max_lines, 5, 20),
-        }
-        for name, (given, low, high) in ranges.items():
-            if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
-                raise UsageError(f"{self.id}: {name}={given!r:.60}; expected a whole number from {low} to {high}")
+        one_of(self.id, "form", form, (*FORMS, "any"))
+        whole(self.id, "rounds", rounds, 1, 20)
+        whole(self.id, "max_operands", max_operands, 2, 12)
+        whole(self.id, "max_digits", max_digits, 1, 6)
+        whole(self.id, "max_lines", max_lines, 5, 20)
         if seen is not None and not isinstance(seen, list | tuple):
             raise UsageError(f"{self.id}: seen={seen!r:.60}; expected a list of fingerprints, or None")
         bad = [mark for mark in seen or () if not (isinstance(mark, str) and _FINGERPRINT.fullmatch(mark))]

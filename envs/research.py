@@ -57,6 +57,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_arena.arguments import whole
 from llm_arena.compaction import SAMPLE
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
@@ -75,8 +76,9 @@ from llm_arena.problems.research.lines import (
     request,
     searcher_task,
 )
-from llm_arena.problems.research.questions import Split, ask, check_settings, draw_question, parse
+from llm_arena.problems.research.questions import ask, check_settings, draw_question, parse
 from llm_arena.problems.research.search import next_step, put_together
+from llm_arena.problems.splits import Split
 from llm_arena.tool_calls import ToolCall, read_tool_call, write_tool_call
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
@@ -165,9 +167,8 @@ class Research(ArenaEnv):
         **options: Any,
     ) -> None:
         check_settings(hops, split, world)
-        for name, value, most in (("max_calls", max_calls, 100), ("rounds", rounds, 10)):
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise UsageError(f"{self.id}: {name}={value!r}; expected 1 to {most}")
+        whole(self.id, "max_calls", max_calls, 1, 100)
+        whole(self.id, "rounds", rounds, 1, 10)
         self.given = given_question(question, answer, corpus=corpus, world=world, drawn=(hops, split) != (2, "train"))
         self.corpus = embedded(world) if corpus is None else load(corpus)
         if corpus_sha256 not in (None, self.corpus.sha256):

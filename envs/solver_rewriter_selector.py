@@ -56,14 +56,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llm_arena.env import ArenaEnv
+from llm_arena.arguments import one_of, whole
 from llm_arena.errors import UsageError
 from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.final_answers import (
-    ANSWER_FORMATS,
-    ANSWER_GRAMMAR,
     TAG,
-    AnswerFormat,
     commonest,
     read_answer,
     shown_answer,
@@ -71,11 +68,10 @@ from llm_arena.problems.final_answers import (
     visible_text,
 )
 from llm_arena.problems.selections import Solution, messages, read_selection, selection_line, shown
-from llm_arena.problems.sources import open_source
-from llm_arena.problems.sources.arithmetic import Split, solve
+from llm_arena.problems.sources.arithmetic import solve
+from llm_arena.problems.sources.game import ProblemGame, checked_weights
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
-MAX_WEIGHT = 1_000_000
 SYSTEM = {
     "solver": (
         "You are a solver. Solve the problem in one or two short sentences. "
@@ -111,7 +107,7 @@ def scripted(view: View, rng: np.random.Generator) -> str:
     return selection_line(right[0]) if right else majority(view, rng)
 
 
-class SolverRewriterSelector(ArenaEnv):
+class SolverRewriterSelector(ProblemGame):
     """N solvers answer one problem, N rewriters improve on their solutions, a selector picks one rewrite.
 
     Args:
@@ -143,76 +139,42 @@ class SolverRewriterSelector(ArenaEnv):
     cooperative = True
     baselines = {"scripted": scripted, "majority": majority}
     baseline_roles = {"majority": ("rewriter", "selector")}
-    input_arg = "problem"
-    label_arg = "answer"
 
     def __init__(
         self,
         *,
         num_parallel: int = 5,
-        problem: str | None = None,
-        answer: str | None = None,
-        source: str = "arithmetic",
-        source_sha256: str | None = None,
-        level: int = 1,
-        operators: str | None = None,
-        split: Split = "train",
         reward: Literal["weighted", "additive"] = "weighted",
         correct_reward_weight: float = 1.2,
         incorrect_reward_weight: float = 0.8,
         w_own: float = 0.5,
         w_team: float = 1.0,
-        answer_format: AnswerFormat = "tag",
-        checker: Literal["exact", "math"] | None = None,
         **options: Any,
     ) -> None:
-        weights = {
-            "correct_reward_weight": correct_reward_weight,
-            "incorrect_reward_weight": incorrect_reward_weight,
-            "w_own": w_own,
-            "w_team": w_team,
-        }
-        for name, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
-                raise UsageError(f"{self.id}: {name}={weight!r:.60}; expected a number from 0 to {MAX_WEIGHT}")
+        self.weights = checked_weights(
+            self.id,
+            correct_reward_weight=correct_reward_weight,
+            incorrect_reward_weight=incorrect_reward_weight,
+            w_own=w_own,
+            w_team=w_team,
+        )
         if incorrect_reward_weight > correct_reward_weight:
             raise UsageError(
                 f"{self.id}: incorrect_reward_weight={incorrect_reward_weight} is above correct_reward_weight="
                 f"{correct_reward_weight}, which pays right seats for a wrong team; expected at most that"
             )
-        for name, given, allowed in (
-            ("reward", reward, ("weighted", "additive")),
-            ("answer_format", answer_format, ANSWER_FORMATS),
-        ):
-            if given not in allowed:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected one of {', '.join(allowed)}")
-        if not isinstance(num_parallel, int) or isinstance(num_parallel, bool) or not 1 <= num_parallel <= 16:
-            raise UsageError(f"{self.id}: num_parallel={num_parallel!r}; expected 1 to 16")
-        self.source = open_source(
-            source,
-            problem=problem,
-            answer=answer,
-            level=level,
-            operators=operators,
-            split=split,
-            sha256=source_sha256,
-            checker=checker,
-        )
+        one_of(self.id, "reward", reward, ("weighted", "additive"))
+        whole(self.id, "num_parallel", num_parallel, 1, 16)
         seats = 2 * num_parallel + 1
         if options.get("max_turns") is None:
             options["max_turns"] = seats
         super().__init__(counts={"solver": num_parallel, "rewriter": num_parallel}, **options)
         if self.max_turns < seats:
             raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least {seats}, a turn of each seat")
-        self.reward, self.weights, self.answer_format = reward, weights, answer_format
-        self.slow = self.source.slow
+        self.reward = reward
         self.seats_of: dict[str, list[str]] = {role: [] for role in self.roles}
         for seat in self.possible_agents:
             self.seats_of[self.role_of(seat)].append(seat)
-
-    def resolved(self) -> dict[str, Json]:
-        """Returns the source with its versions and digest."""
-        return self.source.resolved()
 
     def begin(self, rng: np.random.Generator) -> list[str]:
         """Draws the problem and asks all solvers at once."""
@@ -234,16 +196,12 @@ class SolverRewriterSelector(ArenaEnv):
     def grammar(self, seat: str) -> Json:
         """Returns some lines, and then maybe an answer in its tag, or the selector's line."""
         lines = self.legal_actions(seat)
-        return ANSWER_GRAMMAR if lines is None else rf"([^<>\n]{{0,300}}\n){{0,7}}({'|'.join(lines)})"
+        return super().grammar(seat) if lines is None else rf"([^<>\n]{{0,300}}\n){{0,7}}({'|'.join(lines)})"
 
     def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
         """Draws some words, in half of the cases with a number as answer; or some rewrite."""
-        if self.role_of(seat) == "selector":
-            return super().sample_reply(seat, rng)
-        if rng is self.rng:  # for the rule `random_legal`: who breaks the rules is right by no luck
-            return "I don't know."
-        number = int(rng.integers(0, 20))
-        return f"It may be {number}." if rng.random() < 0.5 else f"It is {number}. {tagged(str(number))}"
+        lines = self.legal_actions(seat)
+        return super().sample_reply(seat, rng) if lines is None else lines[int(rng.integers(len(lines)))]
 
     def facts(self, seat: str) -> Json:
         """Returns the problem, and for who is asked about solutions their answers, in the order of their numbers."""
@@ -266,7 +224,7 @@ class SolverRewriterSelector(ArenaEnv):
         """The seat drops out and the others go on. A context overflow ends the game, which then has no answer."""
         role = self.role_of(seat)
         self.failed.add(seat)
-        self.stats[role]["failed"] = self.stats[role].get("failed", 0) + 1
+        self.note(role, "failed")
         if role == "selector" or self.overflow_seat == seat:
             return self._end_with(None, reason=f"no answer (the {role} gave {cause} reply)")
         return self._go_on(seat, None)
@@ -277,13 +235,11 @@ class SolverRewriterSelector(ArenaEnv):
 
     def describe(self) -> str:
         """Returns the problem, and once the game is over its right answer and what was answered."""
-        if not self.over:
-            return f"problem: {self.question.text}"
-        lines = [f"problem: {self.question.text}"]
-        lines.append(f"right answer: {self.question.answer or '(the source knows one when it sees it)'}")
-        for seat, solution in self.solutions.items():
-            said = "(failed)" if solution is None else "(none)" if solution.answer is None else solution.answer
-            lines.append(f"{seat}: {shown_answer(said)}")
+        lines = [super().describe()]
+        if self.over:
+            for seat, solution in self.solutions.items():
+                said = "(failed)" if solution is None else "(none)" if solution.answer is None else solution.answer
+                lines.append(f"{seat}: {shown_answer(said)}")
         return "\n".join(lines)
 
     def _written(self, role: str) -> list[tuple[str, Solution]]:

@@ -59,15 +59,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llm_arena.env import ArenaEnv
+from llm_arena.arguments import one_of
 from llm_arena.errors import UsageError
 from llm_arena.parsing import quote
 from llm_arena.problems.answers import check_exactly
 from llm_arena.problems.final_answers import (
-    ANSWER_FORMATS,
-    ANSWER_GRAMMAR,
     TAG,
-    AnswerFormat,
     fenced,
     read_answer,
     shown_answer,
@@ -75,12 +72,12 @@ from llm_arena.problems.final_answers import (
     visible_text,
     without_quotes,
 )
-from llm_arena.problems.sources import Verdict, open_source
-from llm_arena.problems.sources.arithmetic import Split, solve
+from llm_arena.problems.sources import Verdict
+from llm_arena.problems.sources.arithmetic import solve
+from llm_arena.problems.sources.game import ProblemGame, checked_weights
 from llm_arena.types import Cause, Json, Move, Outcome, Reply, View
 
 OTHER = {"thinker_0": "verifier_0", "verifier_0": "thinker_0"}
-MAX_WEIGHT = 1_000_000
 THINKER = (
     "You are the thinker. Solve the problem in one or two short sentences. "
     f"Then write your answer between <{TAG}> and </{TAG}>."
@@ -116,7 +113,7 @@ def scripted(view: View, rng: np.random.Generator) -> str:
     return f"{'That is right.' if right else f'No, it is {value}.'}\nSURE: yes\n{tagged(str(value))}"
 
 
-class ThinkerVerifier(ArenaEnv):
+class ThinkerVerifier(ProblemGame):
     """A thinker proposes answers to one problem, a verifier checks them and gives the final one.
 
     Args:
@@ -148,65 +145,31 @@ class ThinkerVerifier(ArenaEnv):
     cooperative = True
     max_turns = 6
     baselines = {"scripted": scripted}
-    input_arg = "problem"
-    label_arg = "answer"
 
     def __init__(
         self,
         *,
-        problem: str | None = None,
-        answer: str | None = None,
-        source: str = "arithmetic",
-        source_sha256: str | None = None,
-        level: int = 1,
-        operators: str | None = None,
-        split: Split = "train",
         verifier: Literal["neutral", "adversarial", "permissive"] = "neutral",
         reward: Literal["shared", "additive"] = "shared",
         correct_reward_weight: float = 1.2,
         incorrect_reward_weight: float = 0.8,
         w_own: float = 0.5,
         w_team: float = 1.0,
-        answer_format: AnswerFormat = "tag",
-        checker: Literal["exact", "math"] | None = None,
         **options: Any,
     ) -> None:
-        weights = {
-            "correct_reward_weight": correct_reward_weight,
-            "incorrect_reward_weight": incorrect_reward_weight,
-            "w_own": w_own,
-            "w_team": w_team,
-        }
-        for name, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
-                raise UsageError(f"{self.id}: {name}={weight!r:.60}; expected a number from 0 to {MAX_WEIGHT}")
-        choices = {
-            "verifier": (verifier, tuple(VERIFIER)),
-            "reward": (reward, ("shared", "additive")),
-            "answer_format": (answer_format, ANSWER_FORMATS),
-        }
-        for name, (given, allowed) in choices.items():
-            if given not in allowed:
-                raise UsageError(f"{self.id}: {name}={given!r}; expected one of {', '.join(allowed)}")
-        self.source = open_source(
-            source,
-            problem=problem,
-            answer=answer,
-            level=level,
-            operators=operators,
-            split=split,
-            sha256=source_sha256,
-            checker=checker,
+        self.weights = checked_weights(
+            self.id,
+            correct_reward_weight=correct_reward_weight,
+            incorrect_reward_weight=incorrect_reward_weight,
+            w_own=w_own,
+            w_team=w_team,
         )
+        one_of(self.id, "verifier", verifier, VERIFIER)
+        one_of(self.id, "reward", reward, ("shared", "additive"))
         super().__init__(**options)
         if self.max_turns < 2:
             raise UsageError(f"{self.id}: max_turns={self.max_turns}; expected at least 2, a turn of each seat")
-        self.verifier, self.reward, self.weights, self.answer_format = verifier, reward, weights, answer_format
-        self.slow = self.source.slow
-
-    def resolved(self) -> dict[str, Json]:
-        """Returns the source with its versions and digest."""
-        return self.source.resolved()
+        self.verifier, self.reward = verifier, reward
 
     def begin(self, rng: np.random.Generator) -> str:
         """Draws the problem and asks the thinker."""
@@ -218,17 +181,6 @@ class ThinkerVerifier(ArenaEnv):
         self.tell("verifier_0", VERIFIER[self.verifier], role="system")
         self.tell("thinker_0", self.question.text)
         return "thinker_0"
-
-    def grammar(self, seat: str) -> Json:
-        """Returns some lines, and then maybe an answer in its tag."""
-        return ANSWER_GRAMMAR
-
-    def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
-        """Draws some words, in half of the cases with a number as answer."""
-        if rng is self.rng:  # for the rule `random_legal`: who breaks the rules is right by no luck
-            return "I don't know."
-        number = int(rng.integers(0, 20))
-        return f"It may be {number}." if rng.random() < 0.5 else f"It is {number}. {tagged(str(number))}"
 
     def facts(self, seat: str) -> Json:
         """Returns the problem and the thinker's last proposal."""
@@ -243,10 +195,10 @@ class ThinkerVerifier(ArenaEnv):
             return self._pass_on(seat, text, answer)
         answer = self._final_answer(text, answer)
         if answer is None:
-            self._note("objected")
+            self.note("verifier", "objected")
             return self._pass_on(seat, text, None)
         same = answer == self.proposal or (self.proposal and check_exactly(answer, self.proposal) == "right")
-        self._note("accepted" if same else "corrected")
+        self.note("verifier", "accepted" if same else "corrected")
         verdict = self.source.grade(self.question, answer)
         return self._end_with(verdict, verdict, answer, final_right=verdict == "right")
 
@@ -258,11 +210,6 @@ class ThinkerVerifier(ArenaEnv):
         """The other seat hears that nothing was said."""
         return self._pass_on(seat, None, None)
 
-    def describe(self) -> str:
-        """Returns the problem, and its right answer once the game is over."""
-        answer = self.question.answer or "(the source knows one when it sees it)"
-        return f"problem: {self.question.text}" + (f"\nright answer: {answer}" if self.over else "")
-
     def _final_answer(self, text: str, answer: str | None) -> str | None:
         """Returns what a verifier's reply answers by the rules for its kind; None: it objects."""
         if self.verifier == "adversarial" and not self.checked and not _SURE.search(without_quotes(text)):
@@ -270,9 +217,6 @@ class ThinkerVerifier(ArenaEnv):
         if self.verifier == "permissive" and answer is None and not _OBJECTION.search(without_quotes(text)):
             return self.proposal
         return answer
-
-    def _note(self, what: str) -> None:
-        self.stats["verifier"][what] = self.stats["verifier"].get(what, 0) + 1
 
     def _pass_on(self, seat: str, text: str | None, answer: str | None) -> Move:
         """Tells the other seat what was said, unless the turn limit is reached."""

@@ -53,6 +53,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llm_arena.arguments import flag, one_of, whole
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, normalize, quote
@@ -160,7 +161,6 @@ class TwentyQuestions(ArenaEnv):
     id = "twenty-questions-v0"
     roles = {"guesser": 1, "answerer": (0, 1)}
     officials = ("answerer",)
-    max_turns = 40
     hidden: tuple[str, ...] = ("secret",)
     insiders = ("answerer",)
     baselines = {"entropy": entropy, "table": table}
@@ -179,12 +179,9 @@ class TwentyQuestions(ArenaEnv):
         show_questions: bool = False,
         **options: Any,
     ) -> None:
-        if not isinstance(questions, int) or isinstance(questions, bool) or not 1 <= questions <= 50:
-            raise UsageError(f"{self.id}: questions={questions!r}; expected 1 to 50")
-        if not isinstance(split, str) or split not in things.secrets():
-            raise UsageError(f"{self.id}: split={split!r}; expected train, heldout or all")
-        if not isinstance(show_questions, bool):
-            raise UsageError(f"{self.id}: show_questions={show_questions!r}; expected true or false")
+        whole(self.id, "questions", questions, 1, 50)
+        one_of(self.id, "split", split, things.secrets())
+        flag(self.id, "show_questions", show_questions)
         if secrets_sha256 is not None and secrets is None:
             raise UsageError(f"{self.id}: secrets_sha256 is the digest of a file; give secrets=PATH with it")
         self.digest: str | None = None
@@ -200,8 +197,6 @@ class TwentyQuestions(ArenaEnv):
             options["max_turns"] = 2 * questions
         super().__init__(counts={"answerer": answerers}, **options)
         self.questions, self.show_questions = questions, show_questions
-        if not answerers:
-            del self.role_counts["answerer"]
 
     def resolved(self) -> dict[str, Json]:
         """Returns the digest of the file of secrets, if there is one."""

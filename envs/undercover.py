@@ -54,6 +54,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llm_arena.arguments import flag, one_of, whole
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply
 from llm_arena.problems.deduction.game import HiddenSides
@@ -131,7 +132,6 @@ class Undercover(HiddenSides):
 
     id = "undercover-v0"
     roles = {"player": (4, 8)}
-    max_turns = 50
     zero_sum = True
     few = UNDERCOVER
     hidden: tuple[str, ...] = ("sides", "words")
@@ -156,14 +156,11 @@ class Undercover(HiddenSides):
             or (undercovers == 2 and isinstance(players, int) and players < 6)
         ):
             raise UsageError(f"{self.id}: undercovers={undercovers!r}; expected 1, or 2 with 6 players or more")
-        if not isinstance(split, str) or split not in pairs():
-            raise UsageError(f"{self.id}: split={split!r}; expected train or heldout")
-        if clues not in ("in turn", "at once"):
-            raise UsageError(f"{self.id}: clues={clues!r}; expected 'in turn' or 'at once'")
-        if rounds is not None and (not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= 50):
-            raise UsageError(f"{self.id}: rounds={rounds!r}; expected 1 to 50, or None for as many as players")
-        if not isinstance(reveal, bool):
-            raise UsageError(f"{self.id}: reveal={reveal!r}; expected true or false")
+        one_of(self.id, "split", split, pairs())
+        one_of(self.id, "clues", clues, ("in turn", "at once"))
+        if rounds is not None:
+            whole(self.id, "rounds", rounds, 1, 50)
+        flag(self.id, "reveal", reveal)
         self.given_pair = None if pair is None else self._check_pair(pair)
         self.split, self.at_once, self.reveal, self.undercovers = split, clues == "at once", reveal, undercovers
         self.rounds = rounds or (players if isinstance(players, int) else 8)

@@ -48,6 +48,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_arena.arguments import whole
 from llm_arena.errors import UsageError
 from llm_arena.parsing import IllegalReply, quote
 from llm_arena.problems.deduction.game import HiddenSides
@@ -87,7 +88,6 @@ class Werewolf(HiddenSides):
 
     id = "werewolf-v0"
     roles = {"player": (7, 12)}
-    max_turns = 147
     zero_sum = True
     few = WOLVES
     hidden: tuple[str, ...] = ("cards",)
@@ -109,10 +109,9 @@ class Werewolf(HiddenSides):
             or (wolves == 3 and isinstance(players, int) and players < 9)
         ):
             raise UsageError(f"{self.id}: wolves={wolves!r}; expected 2, or 3 with 9 players or more")
-        if not isinstance(talks, int) or isinstance(talks, bool) or not 1 <= talks <= 5:
-            raise UsageError(f"{self.id}: talks={talks!r}; expected 1 to 5")
-        if days is not None and (not isinstance(days, int) or isinstance(days, bool) or not 1 <= days <= 50):
-            raise UsageError(f"{self.id}: days={days!r}; expected 1 to 50, or None for as many as players")
+        whole(self.id, "talks", talks, 1, 5)
+        if days is not None:
+            whole(self.id, "days", days, 1, 50)
         self.wolf_count, self.talks = wolves, talks
         self.days = days or (players if isinstance(players, int) else 12)
         if options.get("max_turns") is None:

@@ -1,8 +1,5 @@
 """PettingZoo's AEC bookkeeping, done once for every game: turns, phases, rewards, bad replies, ends.
 
-PettingZoo's agent is our seat: `agents`, `possible_agents` and `agent_selection` keep their names here because
-they are its API. Everywhere else an agent is the object that acts in a seat.
-
 Order of one step, as PettingZoo's own envs have it: an ended seat's removal; else the actor's accumulated reward
 is zeroed, the reply resolved, rewards paid and accumulated, ends marked, and the next seat selected.
 """
@@ -11,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -206,16 +203,16 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         self._end(ending, truncated=True)
         self._refresh()
 
-    def next_seat(self, seat: str, *, leaving: Collection[str] = ()) -> str:
-        """Returns the next seat after `seat` in seat order that is still in the game (maybe itself).
-
-        Args:
-            seat: where to begin.
-            leaving: seats that the same move takes out of the game.
-        """
+    def next_seat(self, seat: str) -> str:
+        """Returns the next seat after `seat` in seat order that is still in the game (maybe itself)."""
         at = self.possible_agents.index(seat)
         order = self.possible_agents[at + 1 :] + self.possible_agents[: at + 1]
-        return next(other for other in order if self._alive(other) and other not in leaving)
+        return next(other for other in order if self._alive(other))
+
+    def note(self, role: str, name: str, by: int = 1) -> None:
+        """Adds to what `stats` counts of a role under a name."""
+        counts = self.stats[role]
+        counts[name] = counts.get(name, 0) + by
 
     def role_of(self, seat: str) -> str:
         """Returns the role of `seat`."""
@@ -238,9 +235,9 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
     def _take_summary(self, seat: str, reply: Reply) -> tuple[Move | None, Cause]:
         """Replaces the view by the summary in `reply`. A bad one is tried again, forfeits, or leaves it empty."""
         cause = unusable_summary(reply)
-        stats = self.stats[self._roles[seat]]
+        role = self._roles[seat]
         if cause is not None:
-            stats[cause] = stats.get(cause, 0) + 1
+            self.note(role, cause)
             if self._attempts[seat] < self.retries:
                 self._attempts[seat] += 1
                 self._views[seat].append({"role": "user", "content": retry_text(cause, "Write a summary.")})
@@ -249,7 +246,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         if cause is not None and self.illegal == "forfeit":
             return self.forfeit(seat, cause), cause
         summary = "" if cause is not None else strip_thinking(reply).strip()
-        stats["compactions"] = stats.get("compactions", 0) + 1
+        self.note(role, "compactions")
         self._attempts[seat] = 0
         self._replace(seat, compacted(self._views[seat], self._openings[seat], request, self._cut(summary)))
         return None, cause or Cause.LEGAL
@@ -258,8 +255,8 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
 
     def _take(self, seat: str, reply: Reply) -> tuple[Move | None, Cause]:
         """Returns the move that the reply leads to (None: the seat tries again), and why."""
-        stats = self.stats[self._roles[seat]]
-        stats["turns"] += 1
+        role = self._roles[seat]
+        self.stats[role]["turns"] += 1
         try:
             if reply.finish != "stop" or not reply or reply.isspace():
                 unusable = unanswered(reply)
@@ -269,7 +266,7 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
         except IllegalReply as bad:
             cut = reply.finish == "length" and bad.cause in (Cause.UNPARSABLE, Cause.EMPTY)
             cause = Cause.LENGTH if cut else bad.cause
-            stats[cause] = stats.get(cause, 0) + 1
+            self.note(role, cause)
             if self._attempts[seat] < self.retries:
                 self.turns -= 1  # the turn goes on: a seat can't run down the limit by replying badly
                 self._attempts[seat] += 1
@@ -341,23 +338,21 @@ class AECBooks(Views, AECEnv[str, dict[str, Any], str]):
             self.pending = [first]
             self._phase_open = False
             self._news.add(first)
-            if self.budget is not None:
-                self._ask_for_summaries()
-            return
-        seats = [first] if isinstance(first, str) else list(first)
-        for seat in seats:
-            self._known(seat)
-        if self.pending:
-            raise EnvContractError(f"{self.id}: next={seats} while {self.pending} have not answered")
-        dead = [seat for seat in seats if not self._alive(seat)]
-        if not seats or dead or len(set(seats)) < len(seats):
-            raise EnvContractError(
-                f"{self.id}: next is {seats}; expected one or more different seats that are in the game"
-                + (f", but {dead} have left" if dead else "")
-            )
-        self.pending = sorted(seats, key=self.possible_agents.index) if len(seats) > 1 else seats
-        self._phase_open = len(seats) > 1
-        self._news.update(self.pending)
+        else:
+            seats = [first] if isinstance(first, str) else list(first)
+            for seat in seats:
+                self._known(seat)
+            if self.pending:
+                raise EnvContractError(f"{self.id}: next={seats} while {self.pending} have not answered")
+            dead = [seat for seat in seats if not self._alive(seat)]
+            if not seats or dead or len(set(seats)) < len(seats):
+                raise EnvContractError(
+                    f"{self.id}: next is {seats}; expected one or more different seats that are in the game"
+                    + (f", but {dead} have left" if dead else "")
+                )
+            self.pending = sorted(seats, key=self.possible_agents.index) if len(seats) > 1 else seats
+            self._phase_open = len(seats) > 1
+            self._news.update(self.pending)
         if self.budget is not None:
             self._ask_for_summaries()
 

@@ -1,4 +1,4 @@
-"""The base class of every game: PettingZoo's AEC bookkeeping, done once.
+"""The base class of every game: what an author writes, and the arguments that every game takes.
 
 PettingZoo's agent is our seat: `agents`, `possible_agents` and `agent_selection` keep their names here because
 they are its API. Everywhere else an agent is the object that acts in a seat.
@@ -35,8 +35,9 @@ import gymnasium
 import msgspec
 import numpy as np
 
+from llm_arena.arguments import one_of
 from llm_arena.bookkeeping import IllegalRule, StepRecord
-from llm_arena.compaction import SAMPLE
+from llm_arena.compaction import SAMPLE, Unit
 from llm_arena.errors import EnvContractError, UnknownName, UsageError, did_you_mean
 from llm_arena.parsing import IllegalReply, printable
 from llm_arena.saving import SavedBooks
@@ -102,7 +103,7 @@ class ArenaEnv(SavedBooks):
     illegal: IllegalRule = "forfeit"
     retries: int = 0
     budget: int | None = None
-    budget_unit: Literal["characters", "tokens"] = "characters"
+    budget_unit: Unit = "characters"
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     "Scripted players of this game, by name."
     baseline_roles: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -124,6 +125,8 @@ class ArenaEnv(SavedBooks):
                 f"{cls.__name__} defines {taken[0]}, which is the base class's own; choose another name"
             )
         cls._defaults = _defaults(cls)
+        inherited = getattr(cls, "metadata", {})
+        cls.metadata = {**inherited, "render_modes": ["ansi", "human"], "is_parallelizable": cls.simultaneous}
         if "id" not in cls.__dict__:
             return
         if not _ID.fullmatch(cls.id):
@@ -133,11 +136,7 @@ class ArenaEnv(SavedBooks):
         bad = [role for role in cls.roles if not _ROLE.fullmatch(role)]
         if bad or not cls.roles:
             raise EnvContractError(f"{cls.id}: roles are lower-case letters, at least one; got {list(cls.roles)}")
-        cls.metadata = {
-            "name": cls.id.replace("-", "_"),
-            "render_modes": ["ansi", "human"],
-            "is_parallelizable": cls.simultaneous,
-        }
+        cls.metadata["name"] = cls.id.replace("-", "_")
         if "summary" not in cls.__dict__:
             cls.summary = next(iter((cls.__doc__ or "").strip().splitlines()), "").rstrip(".")
 
@@ -159,7 +158,7 @@ class ArenaEnv(SavedBooks):
         turn_seconds: float | None = None,
         overflow: Literal["no_loss", "forfeit"] = "no_loss",
         budget: int | None = None,
-        budget_unit: Literal["characters", "tokens"] | None = None,
+        budget_unit: Unit | None = None,
     ) -> None:
         self.render_mode = render_mode
         self.retries = type(self).retries if retries is None else retries
@@ -320,8 +319,7 @@ class ArenaEnv(SavedBooks):
     # ---- options ------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
-        if self.illegal not in _RULES:
-            raise UsageError(f"{self.id}: illegal={self.illegal!r}; expected one of {', '.join(_RULES)}")
+        one_of(self.id, "illegal", self.illegal, _RULES)
         if self.illegal == "skip" and type(self).skip is ArenaEnv.skip:
             raise UsageError(
                 f"{self.id}: a turn can't be skipped in this game; use illegal='forfeit' or 'random_legal'"
@@ -340,15 +338,13 @@ class ArenaEnv(SavedBooks):
         clock = self.turn_seconds
         if clock is not None and (not isinstance(clock, int | float) or not 0 < clock < math.inf):
             raise UsageError(f"{self.id}: turn_seconds={clock!r}; expected seconds above 0, or None")
-        if self.overflow not in ("no_loss", "forfeit"):
-            raise UsageError(f"{self.id}: overflow={self.overflow!r}; expected no_loss or forfeit")
+        one_of(self.id, "overflow", self.overflow, ("no_loss", "forfeit"))
         budget = self.budget
         if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool) or budget < 1):
             raise UsageError(f"{self.id}: budget={self.budget!r}; expected 1 or more, or None")
-        if self.budget_unit not in ("characters", "tokens"):
-            raise UsageError(f"{self.id}: budget_unit={self.budget_unit!r}; expected characters or tokens")
-        if self.render_mode not in (None, "ansi", "human"):
-            raise UsageError(f"{self.id}: render_mode={self.render_mode!r}; expected ansi, human or None")
+        one_of(self.id, "budget_unit", self.budget_unit, ("characters", "tokens"))
+        if self.render_mode is not None:
+            one_of(self.id, "render_mode", self.render_mode, ("ansi", "human"))
 
     def _seat_counts(self, counts: Mapping[str, int]) -> dict[str, int]:
         unknown = [role for role in counts if role not in self.roles]
@@ -360,7 +356,8 @@ class ArenaEnv(SavedBooks):
             count = counts.get(role, low)
             if not isinstance(count, int) or isinstance(count, bool) or not low <= count <= high:
                 raise UsageError(f"{self.id}: {count!r} seats for {role}; expected {low} to {high}")
-            seats[role] = count
+            if count:
+                seats[role] = count
         return seats
 
     def _make_spec(self) -> EnvSpec:

@@ -86,6 +86,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f' Did you mean "{close[0]}"?' if close else ""
 
 
+def missing_extra(what: str, package: str, extra: str) -> MissingExtra:
+    """Returns the error for a package that is not installed.
+
+    Args:
+        what: needs it.
+        package: its name.
+        extra: of this library, which brings it.
+    """
+    return MissingExtra(f'{what} needs the package "{package}"; install it with: pip install "llm-arena[{extra}]"')
+
+
 __all__ = [
     "ArenaError",
     "ContextOverflow",
@@ -103,4 +114,5 @@ __all__ = [
     "UsageError",
     "VersionNotFound",
     "did_you_mean",
+    "missing_extra",
 ]

@@ -62,11 +62,11 @@ def strip_thinking(text: str) -> str:
 
 def normalize(text: str) -> str:
     """Returns `text` in lower case, spaces folded, without wrapping quotes, emphasis and punctuation."""
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", _stream_safe(text))
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", stream_safe(text))
     return " ".join(plain.casefold().strip(_WRAPPING).split())
 
 
-def _stream_safe(text: str) -> str:
+def stream_safe(text: str) -> str:
     """Returns `text` with at most 30 combining marks in a row.
 
     To sort them takes the square of their number, and no writing needs more (Unicode Standard Annex 15, section 13).
@@ -222,6 +222,15 @@ def printable(text: str) -> str:
         char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else _escape(char)
         for char in text
     )
+
+
+def one_line(text: str) -> str:
+    r"""Returns `text` as `printable` does, on one line, with its spaces folded.
+
+    >>> one_line(" a\n\tb" + chr(27))
+    'a b\\x1b'
+    """
+    return printable(" ".join(text.split()))
 
 
 def _escape(char: str) -> str:

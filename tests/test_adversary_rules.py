@@ -9,6 +9,7 @@ import llm_arena
 from adversary_parts import ATTACK, GAME, KEEP, PASS, game, played, tag
 from llm_arena.checks import check_env, play_out, snapshot
 from llm_arena.errors import UsageError
+from llm_arena.parsing import IllegalReply
 from llm_arena.problems.attacks import read_call, read_judgement
 from llm_arena.types import Cause, Ending, Reply
 
@@ -44,6 +45,20 @@ from llm_arena.types import Cause, Ending, Reply
 )
 def test_the_last_call_counts(reply, flaw):
     assert read_call(Reply(reply)) == flaw
+
+
+@pytest.mark.parametrize("cut", ["NO FLAW", "FLAW: 3 + 4 is", "FLAW: none", "It may be", "I think <think>so</think>"])
+def test_the_last_line_of_a_cut_reply_is_no_call(cut):
+    assert read_call(Reply(f"FLAW: it is 8.\n{cut}", "length")) == "it is 8."
+    with pytest.raises(IllegalReply) as caught:
+        read_call(Reply(cut, "length"))
+    assert caught.value.cause is Cause.LENGTH
+    env = played(tag(7), Reply(f"7 is not 8.\n{cut}", "length"))
+    assert env.last_step.cause is Cause.LENGTH and env.returns == {"thinker_0": 1.0, "adversary_0": -2.0}
+
+
+def test_a_cut_after_the_end_of_a_line_leaves_the_call():
+    assert read_call(Reply("FLAW: 3 + 4 is 7.\n", "length")) == "3 + 4 is 7."
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_a_bad_budget_is_told(budget):
 
 
 def test_a_bad_unit_is_told():
-    with pytest.raises(UsageError, match="characters or tokens"):
+    with pytest.raises(UsageError, match="characters, tokens"):
         llm_arena.make("kuhn-poker-v0", budget=10, budget_unit="words")
 
 

@@ -175,12 +175,13 @@ def test_motions_come_from_the_split_a_list_or_a_file(tmp_path):
         ({"motions": [CASH], "split": "heldout"}, "give one of them"),
         ({"motions_sha256": "0"}, "needs motions"),
         ({"split": "test"}, "train, heldout"),
+        ({"split": ["train"]}, "split=.*train, heldout"),
         ({"rounds": 0}, "rounds=0; expected a whole number from 1 to 5"),
         ({"rounds": 6}, "rounds=6"),
         ({"rounds": True}, "rounds=True"),
         ({"words": 19}, "words=19"),
         ({"words": "many"}, "words='many'"),
-        ({"opens": "both"}, "expected pro, con or drawn"),
+        ({"opens": "both"}, "expected one of pro, con, drawn"),
         ({"judge": "pionts"}, 'expected points, seat or module:function.*Did you mean "points"'),
         ({"judges": 2}, 'judges=2 needs judge="seat"'),
         ({"judge": "seat", "judges": 6}, "judges=6"),
@@ -190,6 +191,11 @@ def test_motions_come_from_the_split_a_list_or_a_file(tmp_path):
 def test_wrong_arguments_are_usage_errors(kwargs, message):
     with pytest.raises(UsageError, match=message):
         llm_arena.make("debate-v0", **kwargs)
+
+
+def test_the_turn_limit_is_a_whole_debate_whatever_the_retries():
+    assert llm_arena.make("debate-v0", judge="seat").max_turns == 6
+    assert llm_arena.make("debate-v0", judge="seat", retries=2).max_turns == 6
 
 
 # ---- scripted players and the contract -------------------------------------------------------------------------

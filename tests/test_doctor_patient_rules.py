@@ -333,7 +333,7 @@ def test_the_spec_holds_the_file_and_its_hash(game, tmp_path):
     digest = env.spec.kwargs["cases_sha256"]
     assert len(digest) == 64 and llm_arena.make(env.spec).spec == env.spec
     (tmp_path / "cases.jsonl").write_text(json.dumps(CASE | {"age": 35}), "utf-8")
-    with pytest.raises(UsageError, match=f"expected {digest}: its cases have changed"):
+    with pytest.raises(UsageError, match=f"expected {digest}: it has changed"):
         llm_arena.make(env.spec)
 
 

@@ -395,6 +395,28 @@ def test_too_many_or_unknown_seats_are_refused():
         ArenaEnv.__init__(Ballot.__new__(Ballot), counts={"votre": 3})
 
 
+def test_roles_without_seats_are_not_counted():
+    assert llm_arena.make("research-v0", searchers=0).role_counts == {"lead": 1}
+    assert llm_arena.make("debate-v0").role_counts == {"pro": 1, "con": 1}
+
+
+def test_a_class_without_an_id_has_metadata_and_its_games_have_names():
+    class Base(ArenaEnv):
+        simultaneous = True
+
+    class Named(Base):
+        id = "test-named-v0"
+        roles = {"player": 2}
+
+    class Variant(Named):
+        simultaneous = False
+
+    modes = ["ansi", "human"]
+    assert Base.metadata == {"render_modes": modes, "is_parallelizable": True}
+    assert Named.metadata == {"name": "test_named_v0", "render_modes": modes, "is_parallelizable": True}
+    assert Variant.metadata == {"name": "test_named_v0", "render_modes": modes, "is_parallelizable": False}
+
+
 def test_a_game_that_names_an_unknown_seat_is_told():
     class Wrong(Relay):
         id = "test-wrong-v0"
@@ -461,11 +483,10 @@ def test_replacing_a_view_in_a_phase_is_a_broken_contract():
         env.step("3")
 
 
-def test_next_seat_skips_those_who_leave_in_the_same_move():
+def test_the_next_seat_after_the_last_is_the_first():
     env = Relay(runners=4)
     env.reset(seed=0)
     assert env.next_seat("runner_3") == "runner_0"
-    assert env.next_seat("runner_3", leaving=["runner_0", "runner_1"]) == "runner_2"
 
 
 def test_a_seat_leaves_once():

@@ -15,6 +15,7 @@ ROOMS = [
     ["types", "errors", "startup"],
     [
         "env",
+        "arguments",
         "bookkeeping",
         "registry",
         "spaces",

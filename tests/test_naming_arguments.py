@@ -114,6 +114,7 @@ def test_a_seed_is_not_ignored():
         ({"topic": "coffee\nshop"}, "topic"),
         ({"topic": 3}, "topic"),
         ({"split": "test"}, "train, heldout"),
+        ({"split": ["train"]}, "split=.*train, heldout"),
         ({"normalize": "sum"}, "opponents or matchups"),
         ({"judge": "rubrik"}, 'Did you mean "rubric"'),
         ({"judge": "no_such_module_at_all:judge"}, "can't be imported"),

@@ -223,7 +223,7 @@ def test_wrong_arguments_are_usage_errors(kwargs, message):
 
 
 def test_there_is_time_for_all_questions():
-    assert llm_arena.make("naming-v0", judge="seat", namers=16, retries=2).max_turns == 3 * (16 + 240)
+    assert llm_arena.make("naming-v0", judge="seat", namers=16, retries=2).max_turns == 16 + 240
     assert llm_arena.make("naming-v0", judge="seat", namers=16, retries=2, max_turns=300).max_turns == 300
     assert llm_arena.make("naming-v0").max_turns == llm_arena.make("naming-v0", judge="seat").max_turns == 100
 

@@ -139,14 +139,6 @@ def test_groups_of_other_schedules_are_not_mixed():
         PAY(traces)
 
 
-def test_a_trace_from_before_there_were_schedules_is_paid_by_all_pairs():
-    traces = [single(name, judge="length") for name in words(3, 5, 9)]
-    for trace in traces:
-        for name in ("schedule", "neighbours", "topics", "topics_sha256"):
-            del trace.spec.kwargs[name]
-    assert [reward for reward, _ in PAY(traces)] == [-1.0, 0.0, 1.0]
-
-
 # ---- seats that judge ------------------------------------------------------------------------------------------
 
 

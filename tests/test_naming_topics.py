@@ -77,7 +77,7 @@ def test_a_file_that_is_none(tmp_path):
     with pytest.raises(UsageError, match="can't be read"):
         llm_arena.make("naming-v0", topics=str(tmp_path))
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(UsageError, match="expected UTF-8"):
+    with pytest.raises(UsageError, match=r"latin\.txt' can't be read: 'utf-8' codec .*expected .* UTF-8 text"):
         llm_arena.make("naming-v0", topics=str(tmp_path / "latin.txt"))
 
 

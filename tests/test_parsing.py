@@ -18,6 +18,9 @@ from llm_arena.parsing import (
     read_tagged,
     strip_thinking,
 )
+from llm_arena.problems.answers.text import normalize_answer
+from llm_arena.problems.naming.contest import read_name
+from llm_arena.problems.research.answers import is_right
 from llm_arena.types import Cause, Reply
 
 LEGAL = ["a1", "b2", "c3"]
@@ -262,3 +265,12 @@ def test_many_marks_on_a_letter_take_no_time():
         read_choice(reply, ["a", "b"])
     assert time.perf_counter() - began < 2, "sorting the marks of one letter takes the square of their number"
     assert read_choice(Reply("ANSWER: \uff42"), ["a", "b"]) == "b"
+
+
+@pytest.mark.parametrize(
+    "reader", [lambda text: read_name(Reply(text)), lambda text: is_right(text, ["7", "Orsk"]), normalize_answer]
+)
+def test_many_marks_in_names_and_answers_take_no_time(reader):
+    began = time.perf_counter()
+    reader("a" + "\u0301\u0316" * 40_000)
+    assert time.perf_counter() - began < 1

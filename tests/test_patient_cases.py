@@ -250,7 +250,7 @@ def test_a_file_that_was_written_again_is_read_again(tmp_path):
     written(tmp_path, LINE, LINE | {"age": 35})
     rows, after = read_cases(path)
     assert len(rows) == 2 and before != after
-    with pytest.raises(UsageError, match=f"has SHA-256 {after}, expected {before}: its cases have changed"):
+    with pytest.raises(UsageError, match=f"has SHA-256 {after}, expected {before}: it has changed"):
         open_cases("train", None, path, before)
     assert open_cases("train", None, path, None)[1] == after
 

@@ -263,19 +263,17 @@ def test_one_episode_by_itself_is_recorded_like_any_other():
 def test_agents_that_never_wait_do_not_starve_others():
     async def main(runtime):
         spec = EnvSpec(id="quiz-v0", kwargs={"questions": 1500, "max_turns": 2000})
-        began = last = time.monotonic()
         episode = asyncio.create_task(play_many([plan(0, Instant("a"), spec)], runtime))
-        longest = 0.0
+        turns_of_others = 0
         while not episode.done():
             await asyncio.sleep(0)
-            now = time.monotonic()
-            longest, last = max(longest, now - last), now
+            turns_of_others += 1
         assert len(episode.result()[0].turns) == 1500
-        return longest, time.monotonic() - began
+        return turns_of_others
 
     with Runtime() as runtime:
-        longest, whole = runtime.run(main(runtime))
-    assert longest < whole / 2
+        # a few come at its beginning and its end; between them it plays for hundreds of milliseconds
+        assert runtime.run(main(runtime)) > 12
 
 
 # ---- seeds ---------------------------------------------------------------------------------------------------------

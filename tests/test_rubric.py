@@ -25,7 +25,7 @@ naming = importlib.import_module("llm_arena.envs.naming")
 TOPIC = "coffee shop"
 BOTTOM = rubric.REFUSED
 
-# form, length, originality, relevance, honesty: worked by hand from the docstring of naming_rubric.
+# form, length, originality, relevance, honesty: worked by hand from the docstring of naming.rubric.
 # sound: measured when the rubric was frozen; test_sound_by_hand works one out.
 FROZEN = [
     ("Velvet Roast", "coffee shop", 1.0, 1.0, 0.968814, 1.0, 1.0, 1.0),
@@ -73,8 +73,15 @@ def initial_median() -> float:
 @pytest.mark.parametrize("name,topic,form,length,sound,originality,relevance,honesty", FROZEN)
 def test_numbers_are_frozen(name, topic, form, length, sound, originality, relevance, honesty):
     found = rubric.criteria(name, topic)
-    assert list(found) == list(rubric.CRITERIA)
-    wanted = dict(zip(rubric.CRITERIA, (form, length, sound, originality, relevance, honesty), strict=True))
+    wanted = {
+        "form": form,
+        "length": length,
+        "sound": sound,
+        "originality": originality,
+        "relevance": relevance,
+        "honesty": honesty,
+    }
+    assert list(found) == list(wanted)
     assert found == pytest.approx(wanted, abs=1e-6)
     assert rubric.score(name, topic) == pytest.approx(
         form * length * sound * originality * relevance * honesty, abs=2e-6

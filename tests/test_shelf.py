@@ -112,9 +112,8 @@ def test_scripted_players_finish_every_game_and_reply_legally(env_id):
         env = llm_arena.make(env_id)
         agents = {}
         plays = game.baseline_roles.get(name, list(game.roles))
-        for role, count in env.role_counts.items():
-            if count:
-                agents[role] = f"{env_id}/{name}" if role in plays else "random-legal"
+        for role in env.role_counts:
+            agents[role] = f"{env_id}/{name}" if role in plays else "random-legal"
         trace = llm_arena.play(env, agents=agents, seed=1)
         assert trace.ending in ("terminated", "truncated")
         assert {turn.cause for turn in trace.turns} == {Cause.LEGAL}, f"{name} replied illegally"
@@ -129,7 +128,7 @@ def typed(reply):
 def test_a_person_finishes_every_game(env_id, capsys):
     """Types into one seat what a random legal player said there in the same game, after a typing error."""
     human = importlib.import_module("llm_arena.agents.human")
-    for role in [role for role, count in llm_arena.make(env_id).role_counts.items() if count]:
+    for role in llm_arena.make(env_id).role_counts:
         seat = f"{role}_0"
         recorded = llm_arena.play(llm_arena.make(env_id, retries=1), agents="random-legal", seed=5)
         replies = [turn.text for turn in recorded.turns if turn.seat == seat]

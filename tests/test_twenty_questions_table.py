@@ -16,7 +16,6 @@ from llm_arena.problems.deduction.things import (
     unclear,
 )
 from llm_arena.problems.deduction.things_data import SECRETS
-from llm_arena.registry import env_class
 from twenty_questions_parts import play
 
 # ---- the table -----------------------------------------------------------------------------------------------------
@@ -290,6 +289,6 @@ def test_entropy_survives_lies():
 
 
 def test_the_turn_limit_leaves_room_for_a_whole_game():
-    assert llm_arena.make("twenty-questions-v0").max_turns == env_class("twenty-questions-v0").max_turns == 40
+    assert llm_arena.make("twenty-questions-v0").max_turns == 40
     assert llm_arena.make("twenty-questions-v0", retries=2).max_turns == 40
     assert llm_arena.make("twenty-questions-v0", max_turns=7).max_turns == 7

@@ -48,8 +48,6 @@ class Door(ArenaEnv):
     "The suite's name on the package index."
     extra: ClassVar[str]
     "The extra of ours that installs it."
-    # a subclass without an id of its own gets no metadata from the base class
-    metadata = {"render_modes": ["ansi", "human"], "is_parallelizable": False}  # noqa: RUF012  # PettingZoo's own place
 
     def __init__(
         self,

@@ -100,8 +100,6 @@ class MessageGame(ArenaEnv):
     roles = {"agent": 1}  # noqa: RUF012  # as in envs/
     input_arg = "arguments"
     slow = True  # a step may wait for anything
-    # a class without an id gets no metadata from the base class
-    metadata = {"render_modes": ["ansi", "human"], "is_parallelizable": False}  # noqa: RUF012  # PettingZoo's own place
 
     def __init__(
         self, *, game: str, arguments: Mapping[str, Json] | None = None, live: str | None = None, **options: Any

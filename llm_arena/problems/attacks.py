@@ -151,18 +151,22 @@ def pay(
 def read_call(reply: Reply) -> str | None:
     r"""Returns what is wrong according to the adversary's last line of the agreed form; None if it passes.
 
-    Words after a flaw that say that there is none make a pass, and so do reasons after NO FLAW.
+    Words after a flaw that say that there is none make a pass, and so do reasons after NO FLAW. The last line of a
+    reply that was cut by its token cap does not count: `NO FLAW` may have been about to go on.
 
     >>> read_call(Reply("NO FLAW?\nNo, look.\nFLAW: 3 + 4 is 7.")), read_call(Reply("All is well.\n**NO FLAW**"))
     ('3 + 4 is 7.', None)
 
     Raises:
-        IllegalReply: there is no such line, or it says both (ambiguous).
+        IllegalReply: there is no such line, the reply was cut before there was one, or the line says both (ambiguous).
     """
     hint = "End with one line: FLAW: and what is wrong, or NO FLAW."
-    found = [match for match in map(_CALL.fullmatch, strip_thinking(reply).splitlines()) if match]
+    cut = reply.finish == "length"
+    # with a newline more, so that a last line that was ended stays
+    lines = f"{strip_thinking(reply)}\n".splitlines()[: -1 if cut else None]
+    found = [match for match in map(_CALL.fullmatch, lines) if match]
     if not found:
-        raise IllegalReply(Cause.UNPARSABLE, hint)
+        raise IllegalReply(Cause.LENGTH if cut else Cause.UNPARSABLE, hint)
     passed, reason, flaw = found[-1].groups()
     if _TURNS.search(reason or "") or (flaw and _DENIES.match(flaw) and not _NONE.fullmatch(flaw)):
         raise IllegalReply(Cause.AMBIGUOUS, hint)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from llm_arena.parsing import IllegalReply, boxed, final_number, printable, quote, read_tagged, strip_thinking
+from llm_arena.parsing import IllegalReply, boxed, final_number, one_line, quote, read_tagged, strip_thinking
 from llm_arena.problems.answers import check_exactly
 from llm_arena.types import Cause, Reply
 
@@ -86,7 +86,7 @@ def read_answer(text: str, answer_format: AnswerFormat) -> str | None:
 
 def shown_answer(answer: str) -> str:
     """Returns an answer as others are shown it: on one line, without control characters, and not long."""
-    return printable(" ".join(answer.split()))[:MAX_SHOWN]
+    return one_line(answer)[:MAX_SHOWN]
 
 
 def commonest(answers: Sequence[str | None]) -> int | None:

@@ -6,15 +6,14 @@ another file under its name is refused.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from llm_arena.errors import UsageError
+from llm_arena.problems.files import check_digest, read_utf8
 
 
 class Texts(msgspec.Struct, frozen=True):
@@ -39,7 +38,9 @@ def read_texts(name: str, given: Any, sha256: str | None, *, longest: int, examp
             stands there twice (the message has its number); or there is none.
     """
     if isinstance(given, str):
-        return _checked(read_file(name, given, longest, example), name, given, sha256)
+        content, digest = read_utf8(name, given)
+        check_digest(name, given, digest, sha256)
+        return Texts(_lines(given, content, longest, example), digest)
     if not isinstance(given, list | tuple):
         raise UsageError(f"{name}={given!r:.100}; expected a list like [{example!r}], or a file with one a line")
     if sha256 is not None:
@@ -47,35 +48,10 @@ def read_texts(name: str, given: Any, sha256: str | None, *, longest: int, examp
     return Texts(_all(name, enumerate(given, start=1), longest, example), None)
 
 
-def read_file(name: str, path: str, longest: int, example: str) -> Texts:
-    """Reads a file; it is read again only when it has changed."""
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "no path"
-        raise UsageError(f"{name}={path!r:.200}: can't be read ({why}); expected a file with one a line") from error
-    return _read_file(name, path, longest, example, found.st_mtime_ns, found.st_size)
-
-
 @lru_cache(maxsize=8)
-def _read_file(name: str, path: str, longest: int, example: str, changed: int, size: int) -> Texts:
-    try:
-        content = Path(path).read_bytes()
-        lines = content.decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{name}={path!r:.200}: can't be read ({why}); expected UTF-8, one a line") from error
-    numbered = ((number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip())
-    return Texts(_all(path, numbered, longest, example), hashlib.sha256(content).hexdigest())
-
-
-def _checked(found: Texts, name: str, path: str, sha256: str | None) -> Texts:
-    if sha256 is not None and sha256 != found.sha256:
-        raise UsageError(
-            f"{name}={path!r:.200} has SHA-256 {found.sha256}, expected {sha256}: it has changed; restore it, or leave "
-            f"{name}_sha256 out to take what is there (results then do not compare)"
-        )
-    return found
+def _lines(path: str, content: str, longest: int, example: str) -> tuple[str, ...]:
+    lines = enumerate(content.split("\n"), start=1)
+    return _all(path, ((number, line.strip()) for number, line in lines if line.strip()), longest, example)
 
 
 def _all(place: str, numbered: Iterable[tuple[int, Any]], longest: int, example: str) -> tuple[str, ...]:

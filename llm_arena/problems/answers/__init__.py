@@ -2,12 +2,12 @@ r"""Is this answer right? Numbers are compared exactly and at once; other mathem
 
 Three steps, of which each decides what it can:
 
-1. Form (`answer_forms`, `answer_compare`): all parts of both answers are compared, by name, bracket and sign. Parts
+1. Form (`forms`, `compare`): all parts of both answers are compared, by name, bracket and sign. Parts
    that are arithmetic on rational numbers (`1,250`, `$41.00`, `\frac{3}{7}`, `2^{10} - 1`, `50\%`, `1.2 million`) get
    exact fractions; words, choices (`C`) and clock times (`3:30`) are compared as text. No tolerance: 0.33 is not 1/3,
    and 0.333... is.
 2. Guard: what is too long, too deep or a tower of powers is `undecided`, at once and everywhere alike.
-3. Algebra: the rest needs the extra `problems`. A strict reader (`answer_latex`) and sympy run in a process with a
+3. Algebra: the rest needs the extra `problems`. A strict reader (`latex`) and sympy run in a process with a
    limit of processor time and of memory (`process`); what exceeds them is `undecided`. Only a proof is `right`,
    only a difference seen is `wrong`. Symbols are real.
 

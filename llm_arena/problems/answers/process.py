@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Literal
 
-from llm_arena.errors import EngineError, MissingExtra
+from llm_arena.errors import EngineError, missing_extra
 from llm_arena.problems.answers.compare import Verdict
 
 QUICK_SECONDS = 0.1
@@ -161,10 +161,7 @@ def require_algebra() -> None:
     """Raises a `MissingExtra` if the extra `problems` is not installed."""
     missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(
-            f'Comparing answers that are no numbers needs the package "{missing[0]}". '
-            'Install it with: pip install "llm-arena[problems]".'
-        )
+        raise missing_extra("comparing answers that are no numbers", missing[0], "problems")
 
 
 def ask(given: str, gold: str, seconds: float) -> Verdict:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from llm_arena.parsing import boxed
+from llm_arena.parsing import boxed, stream_safe
 
 _OPEN, _CLOSE = "([{", ")]}"
 _RAISED = {"<super>": "^", "<sub>": "_"}
@@ -95,7 +95,7 @@ def normalize_answer(text: str) -> str:
     text = _VULGAR.sub(lambda half: _fraction(half.group()), text)
     # a root without brackets reaches over one number or letter, and in \u221a2x nobody knows
     text = re.sub(r"\u221a\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?|[A-Za-z])(?![0-9A-Za-z.]))", r"\\sqrt{\1\2}", text)
-    text = unicodedata.normalize("NFKC", "".join(_SYMBOLS.get(char, char) for char in text))
+    text = unicodedata.normalize("NFKC", stream_safe("".join(_SYMBOLS.get(char, char) for char in text)))
     for pattern, new in _RULES:
         text = pattern.sub(new, text)
     text = _OVERLINED.sub(_repeating, _ENDLESS.sub(_repeating, text))

@@ -2,7 +2,7 @@
 
 They stand in `motions.txt`: 64 to learn from, 36 to be judged on. Written by hand for this library; both sides
 of each motion can be argued. Three lines a motion: the motion, the points for it, the points against it, divided by
-`|`. How points are found in statements is told in `debate_points`.
+`|`. How points are found in statements is told in `points`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The judge `points` of `debate-v0`: who made more of the talking points? Deterministic, pure, no model.
 
-A motion of `debate_motions` has three points for each side. A side makes a point when one sentence of its statements
+A motion of `motions` has three points for each side. A side makes a point when one sentence of its statements
 holds at least half of the point's key words, and at least two: its words of four letters or more that are neither in
 the motion nor common, by their first five letters, so that `teachers` counts for `teaching`. A sentence of more than 40
 words makes none, nor does one that would make points of both sides: who lists everything argues nothing.
@@ -55,7 +55,7 @@ def points_made(motion: str, side: str, statements: Sequence[str]) -> set[int]:
     """Returns the numbers, from 0, of the talking points of `side` that stand in its statements.
 
     Args:
-        motion: its text; one that is not of `debate_motions` has no points.
+        motion: its text; one that is not of `motions` has no points.
         side: `pro` or `con`.
         statements: what the side said.
     """

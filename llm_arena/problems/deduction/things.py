@@ -1,6 +1,6 @@
 """500 secrets for `twenty-questions-v0`, what is true of them, and which questions ask for it.
 
-The data (`twenty_questions_data`) says yes, no, or that it is not clear: a grape is round to some, a cow is a food to
+The data (`things_data`) says yes, no, or that it is not clear: a grape is round to some, a cow is a food to
 some. Questions ask for what is usually so: a secret's colour is that of the typical one, "bigger than a person" means a
 grown person, a vegetable is what a cook calls one. What can't be asked of a secret (whether chess is sour) is "no".
 
@@ -38,7 +38,7 @@ def _reading(question: str) -> str:
 @lru_cache(maxsize=1)
 def questions() -> dict[str, str]:
     """Returns the question of each property, in the order of the table."""
-    return {line.split(" | ")[0]: line.split(" | ")[1] for line in PROPERTIES.strip().splitlines()}
+    return {key: said[0] for key, said in phrasings().items()}
 
 
 @lru_cache(maxsize=1)

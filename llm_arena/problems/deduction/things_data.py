@@ -1,4 +1,4 @@
-"""The data of `twenty_questions_table`: its properties and secrets. Written by hand for this library."""
+"""The data of `things`: its properties and secrets. Written by hand for this library."""
 
 from __future__ import annotations
 

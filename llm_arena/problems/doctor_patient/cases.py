@@ -23,16 +23,16 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from llm_arena.errors import UsageError, did_you_mean
 from llm_arena.problems.doctor_patient.conditions import find_condition, table
+from llm_arena.problems.files import check_digest, read_utf8
+from llm_arena.problems.splits import Split
 
-Split = Literal["train", "heldout"]
 SplitBy = Literal["case", "condition"]
 NORMAL = "normal"
 SEXES = ("female", "male")
@@ -78,18 +78,6 @@ class Case(msgspec.Struct, frozen=True):
     def card(self) -> Card:
         """What the patient is told."""
         return Card(self.symptoms, self.history)
-
-
-class Cases(Protocol):
-    """Where patients come from."""
-
-    def open(self, rng: np.random.Generator) -> Opening:
-        """Draws an opening."""
-        ...
-
-    def deal(self, rng: np.random.Generator, opening: Opening) -> Case:
-        """Draws a patient with this opening."""
-        ...
 
 
 # ---- chances -----------------------------------------------------------------------------------------------------
@@ -276,11 +264,7 @@ def open_cases(
         given = f"split={split!r:.100}, split_by={by!r:.100}, condition={condition!r:.100}"
         raise UsageError(f"{given} are for the table; leave them out with cases")
     rows, digest = read_cases(path)
-    if sha256 not in (None, digest):
-        raise UsageError(
-            f"cases={path!r} has SHA-256 {digest}, expected {sha256}: its cases have changed; restore the file, or "
-            "leave cases_sha256 out to take what is there (results then do not compare)"
-        )
+    check_digest("cases", path, digest, sha256)
     return FileCases(rows), digest
 
 
@@ -290,27 +274,18 @@ def read_cases(path: str) -> tuple[tuple[Case, ...], str]:
     Raises:
         UsageError: the file can't be read or has no case, or a line is no case; the message has its number.
     """
-    try:
-        found = Path(path).stat()
-    except (OSError, TypeError, ValueError) as error:
-        raise UsageError(f"cases={path!r:.200} can't be read: {error}; expected the path of a file") from error
-    return _read(path, found.st_mtime_ns, found.st_size)
+    text, digest = read_utf8("cases", path)
+    return _cases(path, text), digest
 
 
 @lru_cache(maxsize=8)
-def _read(path: str, changed: int, size: int) -> tuple[tuple[Case, ...], str]:
-    """Reads the file once, and again when it was written (`changed`, `size`)."""
-    try:
-        content = Path(path).read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cases={path!r:.200} can't be read: {error}; expected UTF-8 text of JSON lines") from error
+def _cases(path: str, text: str) -> tuple[Case, ...]:
     # not by splitlines(): JSON may hold U+2028 and its like as they are (PrimeIntellect-ai/verifiers PR #1644)
     lines = enumerate(text.split("\n"), start=1)
     cases = tuple(_read_line(f"{path}:{number}", line) for number, line in lines if line.strip())
     if not cases:
         raise UsageError(f"{path} has no cases; expected one JSON object a line with {', '.join(_FIELDS)}")
-    return cases, hashlib.sha256(content).hexdigest()
+    return cases
 
 
 def _read_line(place: str, line: str) -> Case:
@@ -368,10 +343,8 @@ __all__ = [
     "NORMAL",
     "Card",
     "Case",
-    "Cases",
     "FileCases",
     "Opening",
-    "Split",
     "SplitBy",
     "TableCases",
     "finding_chances",

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from llm_arena.errors import UsageError
-from llm_arena.parsing import IllegalReply, strip_thinking
+from llm_arena.parsing import IllegalReply, stream_safe, strip_thinking
 from llm_arena.problems.naming.judges import JUDGES, token_count
 from llm_arena.problems.naming.topics import SPLITS
 from llm_arena.problems.pure_judges import SEAT, ask_judge, load_judge
@@ -182,7 +182,7 @@ def read_name(reply: Reply) -> str:
 def _clean(line: str) -> str:
     line = _INVISIBLE.sub("", line.replace(_BLANK, " "))
     kept = (char for char in line if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf", "Cs"))
-    return unicodedata.normalize("NFC", " ".join("".join(kept).split()))
+    return unicodedata.normalize("NFC", stream_safe(" ".join("".join(kept).split())))
 
 
 def topics_of(topics: str | Sequence[str] | None, sha256: str | None, split: str) -> tuple[Sequence[str], str | None]:
@@ -270,11 +270,9 @@ def _contest_of(trace: Trace) -> tuple[str, Rules]:
             'naming-v0: group_reward has no seats to judge for it; with judge="seat" use credit by seat and namers=2 '
             "or more"
         )
-    # traces from before there were lists and schedules lack their arguments
-    topics, _ = topics_of(kwargs.get("topics"), kwargs.get("topics_sha256"), kwargs["split"])
+    topics, _ = topics_of(kwargs["topics"], kwargs["topics_sha256"], kwargs["split"])
     topic = kwargs["topic"] or draw(topics, np.random.default_rng(trace.seed))
-    schedule, neighbours = kwargs.get("schedule", "all-pairs"), kwargs.get("neighbours", 1)
-    return topic, Rules(kwargs["judge"], kwargs["normalize"], schedule, neighbours)
+    return topic, Rules(kwargs["judge"], kwargs["normalize"], kwargs["schedule"], kwargs["neighbours"])
 
 
 def _said(trace: Trace) -> tuple[bool, str | None, float]:

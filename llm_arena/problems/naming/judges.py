@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from llm_arena.problems.naming.rubric import rubric
-from llm_arena.problems.pure_judges import SEAT
 
 Judge = Callable[[str, Sequence[str]], Sequence[float]]
 """(topic, names) -> one finite number per name, higher is better. Pure."""
@@ -32,4 +31,4 @@ def length(topic: str, names: Sequence[str]) -> list[float]:
 JUDGES: dict[str, Judge] = {"rubric": rubric, "length": length}
 """The judges that have a name of their own."""
 
-__all__ = ["JUDGES", "SEAT", "Judge", "length", "token_count"]
+__all__ = ["JUDGES", "Judge", "length", "token_count"]

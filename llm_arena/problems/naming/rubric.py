@@ -12,7 +12,7 @@ loses against almost anything that is an attempt.
 `length`: is it short enough for a sign?
     12 characters are best (1), 0.01 less for each one away from that; above 20 characters 18.4 / n, below 5 0.186 n.
 `sound`: can one say it?
-    From the mean log-probability m of letter pairs, in nats, as counted in the words of `naming_topics`: 1 + 0.1
+    From the mean log-probability m of letter pairs, in nats, as counted in the words of `topics`: 1 + 0.1
     (m + 2), at most 1, down to m = -3.4; below that it falls linearly from 0.86 to refused at m = -3.7. Half if a word
     has more than 12 letters or a letter three times in a row. Only a to z count: text in another script is refused.
 `originality`: is it more than the topic, stock phrases, and what the others said?
@@ -31,7 +31,7 @@ loses against almost anything that is an attempt.
 
 Ways to game it that remain: one fixed good-sounding phrase for all topics gets everything but relevance; gluing a
 linked stem to a fixed word (`Velvet Bean`, `Velvet Petal`) gets full marks, though each such name is fair by itself;
-English-sounding nonsense passes `sound`. For a topic without an entry in `naming_topics`, relevance sees only the
+English-sounding nonsense passes `sound`. For a topic without an entry in `topics`, relevance sees only the
 topic's own words.
 """
 
@@ -45,9 +45,6 @@ from functools import cache
 from string import ascii_lowercase
 
 from llm_arena.problems.naming.topics import HELDOUT, TRAIN, associations
-
-CRITERIA = ("form", "length", "sound", "originality", "relevance", "honesty")
-"""Names of the criteria, in the order of the table above."""
 
 REFUSED = 0.0002
 """The factor of a name that breaks a criterion outright: it loses against anything that is an attempt."""
@@ -232,7 +229,7 @@ def honesty(name: str) -> float:
 
 
 def criteria(name: str, topic: str, others: Sequence[str] = ()) -> dict[str, float]:
-    """Returns each criterion's factor for `name`, all in (0, 1]."""
+    """Returns each criterion's factor for `name`, all in (0, 1], in the order of the module's docstring."""
     return {
         "form": form(name),
         "length": length(name),
@@ -263,4 +260,4 @@ def rubric(topic: str, names: Sequence[str]) -> list[float]:
     return [score(name, topic, [*names[:at], *names[at + 1 :]]) for at, name in enumerate(names)]
 
 
-__all__ = ["CRITERIA", "REFUSED", "criteria", "likeness", "rubric", "score"]
+__all__ = ["REFUSED", "criteria", "likeness", "rubric", "score"]

@@ -1,4 +1,4 @@
-"""Reading the small language: text to tokens, and tokens to trees by recursive descent. See `small_language`."""
+"""Reading the small language: text to tokens, and tokens to trees by recursive descent. See `language`."""
 
 from __future__ import annotations
 

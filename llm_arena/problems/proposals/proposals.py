@@ -1,8 +1,8 @@
 """Problems that a player poses: how one is written in a reply, and read, and drawn.
 
     expression   PROBLEM: (3 + 4) * 2                     an arithmetic expression
-    program      PROGRAM: ... END, on lines of their own  a program of `small_language`
-    template     FILL: a = 12, b = 3, c = 5               the numbers of a story of `story_templates`
+    program      PROGRAM: ... END, on lines of their own  a program of `language`
+    template     FILL: a = 12, b = 3, c = 5               the numbers of a story of `stories`
 
 Of several problems in a reply the last one counts. What is posed is shown as it was understood, written anew from its
 tokens, so that no other word of the proposer gets through to those who solve it.

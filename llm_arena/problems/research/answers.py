@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
+from llm_arena.parsing import stream_safe
 from llm_arena.problems.answers import check_exactly
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -41,7 +42,7 @@ def is_right(given: str, answers: Sequence[str]) -> bool:
 
 def plain_answer(text: str) -> str:
     """Returns an answer without what does not count in a comparison."""
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("&", " and ")
+    folded = unicodedata.normalize("NFKC", stream_safe(text)).casefold().replace("&", " and ")
     folded = re.sub("[\u2010-\u2015\u2212]", "-", folded)
     folded = _THOUSANDS.sub(lambda found: found.group().replace(",", ""), folded)
     joins = {found.start() for found in _JOINS.finditer(folded)}  # signs, and what stands between two digits

@@ -1,6 +1,6 @@
 """A corpus of documents that seats search and read by two tools: the embedded one, or one's own.
 
-The embedded corpus is the encyclopaedia of an invented world (`corpus_world`), one for each seed. One's own is a folder
+The embedded corpus is the encyclopaedia of an invented world (`world`), one for each seed. One's own is a folder
 of `.txt` and `.md` files (the id is the path inside the folder, the title its heading or the file's name), or a file of
 JSON lines `{"id": ..., "title": ..., "text": ...}`; both in UTF-8.
 
@@ -24,8 +24,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from llm_arena.errors import MissingExtra, UsageError
-from llm_arena.parsing import printable
+from llm_arena.errors import UsageError, missing_extra
+from llm_arena.parsing import one_line, printable
+from llm_arena.problems.research.lines import count
 from llm_arena.problems.research.world import KEPT, world
 from llm_arena.problems.sources.questions import is_text
 from llm_arena.types import Json
@@ -129,16 +130,16 @@ class Corpus:
             return f"There is no document {printable(id)[:100]!r}. Search first, then open an id from the results."
         pages = self.pages[id]
         if not 1 <= page <= len(pages):
-            return f"{_one_line(id)} has {_count(len(pages), 'page')}; there is no page {page}."
+            return f"{one_line(id)} has {count(len(pages), 'page')}; there is no page {page}."
         return f"{self._heading(id, page - 1)}\n{printable(pages[page - 1])}"
 
     def _heading(self, id: str, page: int) -> str:
         of = f" (page {page + 1} of {len(self.pages[id])})" if len(self.pages[id]) > 1 else ""
-        return f"[{_one_line(id)}] {_one_line(self.documents[id].title)[:MAX_TITLE]}{of}"
+        return f"[{one_line(id)}] {one_line(self.documents[id].title)[:MAX_TITLE]}{of}"
 
     def _line(self, id: str, page: int, asked: set[str]) -> str:
         sentences = [part for part in _SENTENCE_END.split(self.pages[id][page]) if part.strip()] or [""]
-        snippet = _one_line(max(sentences, key=lambda sentence: len(asked & set(words(sentence)))))
+        snippet = one_line(max(sentences, key=lambda sentence: len(asked & set(words(sentence)))))
         return f"{self._heading(id, page)} | {snippet if len(snippet) <= SNIPPET else snippet[: SNIPPET - 1] + '…'}"
 
 
@@ -159,9 +160,7 @@ def words(text: str) -> list[str]:
 def require_bm25s() -> None:
     """Raises a `MissingExtra` if the extra `research` is not installed."""
     if importlib.util.find_spec("bm25s") is None:
-        raise MissingExtra(
-            'Searching a corpus needs the package "bm25s". Install it with: pip install "llm-arena[research]".'
-        )
+        raise missing_extra("searching a corpus", "bm25s", "research")
 
 
 def embedded(world_seed: int = 0) -> Corpus:
@@ -291,14 +290,6 @@ def _cut(text: str) -> list[str]:
         pages.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return [*pages, rest]
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 __all__ = ["HITS", "PAGE", "TOOLS", "Corpus", "Document", "embedded", "load", "require_bm25s", "words"]

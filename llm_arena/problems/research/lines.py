@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from llm_arena.errors import UsageError
-from llm_arena.parsing import printable
+from llm_arena.parsing import one_line
 from llm_arena.problems.final_answers import TAG, fenced
 from llm_arena.problems.research.answers import plain_answer
 from llm_arena.problems.research.questions import Question
@@ -43,7 +43,7 @@ def read_assignments(text: str) -> dict[int, str]:
     >>> read_assignments("Let us split it.\nASSIGN 1: find the river\n**ASSIGN 2:** find the year")
     {1: 'find the river', 2: 'find the year'}
     """
-    lines = {int(number): printable(" ".join(line.split())) for number, line in _ASSIGN.findall(text)}
+    lines = {int(number): one_line(line) for number, line in _ASSIGN.findall(text)}
     return {number: line[:MAX_ASSIGNMENT] for number, line in lines.items() if line}
 
 

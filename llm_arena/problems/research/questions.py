@@ -1,4 +1,4 @@
-"""Questions about the invented world of `corpus_world`, of one, two or three hops, each with one right answer.
+"""Questions about the invented world of `world`, of one, two or three hops, each with one right answer.
 
 A question of n hops needs n facts, from n articles. There are two shapes:
 
@@ -21,7 +21,6 @@ import functools
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -29,8 +28,8 @@ import numpy as np
 from llm_arena.errors import UsageError
 from llm_arena.problems.research.prose import RELATIONS
 from llm_arena.problems.research.world import KEPT, MOST_WORLDS, world
+from llm_arena.problems.splits import Split
 
-Split = Literal["train", "heldout"]
 HOPS = (1, 2, 3)
 BACK = "~"
 """Before a relation: from its value to its subject."""
@@ -104,7 +103,6 @@ EVENTS: dict[str, str] = {
 """Relation with a year -> how it is named in a difference."""
 
 _DIFFERENCES = ("How many years lie between {a} and {b}?", "How many years passed between {a} and {b}?")
-_ENTITIES = ("town", "river", "person")
 
 
 class Path(msgspec.Struct, frozen=True):

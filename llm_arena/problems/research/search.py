@@ -1,6 +1,6 @@
 """A scripted searcher: it follows a question's steps through the articles, with nothing but the tools' results.
 
-It understands the wording of `corpus_questions` and the sentences of the embedded world, and no other. What it does not
+It understands the wording of `questions` and the sentences of the embedded world, and no other. What it does not
 know is where things stand: of like names it has to find the right article, and backward steps it has to try.
 """
 

@@ -17,10 +17,11 @@ import hashlib
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
+
+from llm_arena.problems.splits import Split
 
 KINDS = ("books", "hats", "balls")
 TOTAL = 10
@@ -29,7 +30,6 @@ LEAST, MOST = 5, 7
 """How many items there are."""
 
 Triple = tuple[int, int, int]
-Split = Literal["train", "heldout"]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

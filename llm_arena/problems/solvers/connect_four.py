@@ -99,19 +99,16 @@ class Search:
         return best
 
 
-def best_column(
-    mine: int, occupied: int, rng: np.random.Generator, nodes: int = NODES, most_moves: int = WIDTH * HEIGHT
-) -> int:
+def best_column(mine: int, occupied: int, rng: np.random.Generator, most_moves: int = WIDTH * HEIGHT) -> int:
     """Returns a good column (0 to 6) for the side to move: it wins or blocks at once where it can.
 
-    The search is deepened by one move at a time until `nodes` positions were looked at, or `most_moves` ahead. Of
+    The search is deepened by one move at a time until `NODES` positions were looked at, or `most_moves` ahead. Of
     equally good columns the more central one is taken; `rng` draws between the two at the same distance.
 
     Args:
         mine: stones of the side to move.
         occupied: stones of both sides; not a full board.
         rng: generator for ties.
-        nodes: see `NODES`.
         most_moves: how many moves are tried in a row at most, from 1; what then wins at once is seen without trying.
     """
     moves = landing(occupied)
@@ -135,6 +132,6 @@ def best_column(
         # stable: a column that was cut off never passes the one that cut it
         best = max(order, key=lambda column: worths[column])
         order = [best, *(column for column in order if column != best)]
-        if abs(top) > WIN // 2 or search.nodes > nodes:
+        if abs(top) > WIN // 2 or search.nodes > NODES:
             break
     return best

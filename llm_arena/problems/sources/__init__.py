@@ -20,7 +20,8 @@ have splits of their own, and are taken whole.
 from __future__ import annotations
 
 from llm_arena.errors import UsageError, did_you_mean
-from llm_arena.problems.sources.arithmetic import Split, check_settings
+from llm_arena.problems.files import check_digest
+from llm_arena.problems.sources.arithmetic import check_settings
 from llm_arena.problems.sources.questions import (
     Arithmetic,
     CheckedSource,
@@ -33,6 +34,7 @@ from llm_arena.problems.sources.questions import (
 )
 from llm_arena.problems.sources.reasoning_gym import ReasoningGym
 from llm_arena.problems.sources.rows import read_file, read_hub
+from llm_arena.problems.splits import Split
 
 DEFAULT = "arithmetic"
 GYM, HUB = "reasoning-gym:", "hf:"
@@ -109,11 +111,7 @@ def _open_rows(name: str, split: Split, sha256: str | None, checker: str | None)
         remedy = "name another split, hf:OWNER/NAME:test" if name.startswith(HUB) else "give another file"
         raise UsageError(f"split={split!r} is for sources that draw without end; with source={name!r} {remedy}")
     problems = read_hub(name.removeprefix(HUB)) if name.startswith(HUB) else read_file(name)
-    if sha256 is not None and sha256 != problems.sha256:
-        raise UsageError(
-            f"source={name!r} has SHA-256 {problems.sha256}, expected {sha256}: its problems have changed; restore it, "
-            "or leave source_sha256 out to take what is there (results then do not compare)"
-        )
+    check_digest("source", name, problems.sha256, sha256)
     return Rows(name, problems, checker)
 
 

@@ -18,14 +18,12 @@ import ast
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from llm_arena.errors import UsageError
-
-Split = Literal["train", "heldout"]
+from llm_arena.problems.splits import Split
 
 LEVELS: dict[int, tuple[int, int, str]] = {
     1: (2, 9, "+"),

@@ -9,17 +9,15 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from llm_arena.errors import UsageError
 from llm_arena.problems.answers import Verdict, check, check_exactly, needs_algebra, require_algebra
-from llm_arena.problems.sources.arithmetic import Split, check_settings, draw_problem
+from llm_arena.problems.sources.arithmetic import check_settings, draw_problem
+from llm_arena.problems.splits import Split
 from llm_arena.types import Json
-
-Checker = Literal["exact", "math"]
 
 CHECKERS = ("exact", "math", None)
 MAX_NUMBER = 1e300
@@ -188,7 +186,6 @@ def is_text(text: str) -> bool:
 __all__ = [
     "Arithmetic",
     "CheckedSource",
-    "Checker",
     "Given",
     "ProblemRows",
     "Question",

@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from llm_arena.errors import MissingExtra, UsageError, did_you_mean
+from llm_arena.errors import UsageError, did_you_mean, missing_extra
 from llm_arena.global_luck import OwnLuck
-from llm_arena.problems.sources.arithmetic import Split
 from llm_arena.problems.sources.questions import Question, Source, Verdict
+from llm_arena.problems.splits import Split
 
 FULL_MARKS = 1.0
 """What `score_answer` must give for an answer to be right."""
@@ -153,10 +153,7 @@ class ReasoningGym(Source):
                 f"checker={checker!r} with source={name!r}; expected None, for reasoning_gym grades itself"
             )
         if importlib.util.find_spec("reasoning_gym") is None:
-            raise MissingExtra(
-                f"source={name!r} needs the package reasoning-gym, which is not installed; "
-                'install it with `pip install "llm-arena[problems]"`'
-            )
+            raise missing_extra(f"source={name!r}", "reasoning-gym", "problems")
         asked, *settings = name.split(":")[1:]
         self.generator, _, version = asked.partition("@")
         installed = importlib.metadata.version("reasoning-gym")

@@ -11,8 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llm_arena.errors import MissingExtra, UsageError
+from llm_arena.errors import UsageError, missing_extra
 from llm_arena.parsing import boxed
+from llm_arena.problems.files import read_utf8
 from llm_arena.problems.sources.questions import ProblemRows, answer_text, is_text
 
 QUESTION_COLUMNS = ("problem", "question", "prompt")
@@ -29,27 +30,18 @@ def read_file(path: str) -> ProblemRows:
     Raises:
         UsageError: it can't be read, a line is no problem (the message has its number), or there is none.
     """
-    try:
-        found = Path(path).stat()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; expected a file of lines {_EXAMPLE}") from error
-    return _read_file(path, found.st_mtime_ns, found.st_size)
+    return _problems(path, *read_utf8("source", path))
 
 
 _EXAMPLE = '{"prompt": "What is 3 + 4?", "answer": "7"}'
 
 
 @lru_cache(maxsize=8)
-def _read_file(path: str, changed: int, size: int) -> ProblemRows:
-    try:
-        content = Path(path).read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: can't be read: {error}; expected UTF-8 text of lines {_EXAMPLE}") from error
+def _problems(path: str, text: str, sha256: str) -> ProblemRows:
     rows = tuple(_lines(path, text))
     if not rows:
         raise UsageError(f"{path} has no problems; expected lines {_EXAMPLE}")
-    return ProblemRows(rows, hashlib.sha256(content).hexdigest())
+    return ProblemRows(rows, sha256)
 
 
 def _lines(path: str, text: str) -> Iterator[tuple[str, str]]:
@@ -121,10 +113,7 @@ def read_hub(name: str) -> ProblemRows:
         raise UsageError(f"source='hf:{name}'; expected {_LAYOUT}")
     split, question, answer = rest if len(rest) == 3 else [*(rest or ["train"]), "", ""]
     if importlib.util.find_spec("datasets") is None:
-        raise MissingExtra(
-            f"source='hf:{name}' needs the package datasets, which is not installed; "
-            'install it with `pip install "llm-arena[problems]"`'
-        )
+        raise missing_extra(f"source='hf:{name}'", "datasets", "problems")
     return _read_hub(path, split, question, answer, _changed(path))
 
 
