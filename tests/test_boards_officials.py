@@ -19,7 +19,7 @@ from llm_arena.matchmaking import round_robin, seats_of
 from llm_arena.rating import match_row
 from llm_arena.runtime import Runtime
 from llm_arena.training.config import TrainConfig
-from llm_arena.training.planning import Planner
+from llm_arena.training.planning import LEARNER, Planner
 from llm_arena.training.sources import DealtSource
 from llm_arena.types import Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace
 
@@ -225,6 +225,6 @@ def test_the_losss_divisor_leaves_officials_out() -> None:
     config = TrainConfig(env="naming-v0", env_args=json.dumps(SEATED | {"judges": 3}), starts_per_step=4, group_size=2)
     with Runtime() as runtime:
         planner = Planner(config, None, DealtSource(per_batch=4), runtime)
-        assert planner.trained_seats == 4 * 2 * 2
+        assert planner.trained_seats(LEARNER) == 4 * 2 * 2
         judge_only = {"namer": "naming-v0/scripted", "judge": "learner"}
-        assert Planner(config, judge_only, DealtSource(per_batch=4), runtime).trained_seats == 1
+        assert Planner(config, judge_only, DealtSource(per_batch=4), runtime).trained_seats(LEARNER) == 1

@@ -13,8 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_arena.errors import TrainingError
 from llm_arena.training.batch import Batch, TrainSequence, build
-from llm_arena.training.learner import Learner, StepSettings, StepStats
+from llm_arena.training.learner import Learner
 from llm_arena.training.losses import ppo_clip
+from llm_arena.training.objective import StepSettings, StepStats
 
 VOCABULARY = 13
 SETTINGS = StepSettings(lr=0.002, divisor=5.0, temperature=0.7, loss=ppo_clip, grad_clip=1e9)

@@ -23,9 +23,10 @@ from llm_arena.engines.onednn import OneDnnLinear
 from llm_arena.engines.transformers_engine import TransformersEngine
 from llm_arena.errors import MissingExtra, TrainingError, UsageError
 from llm_arena.training.batch import Batch, TrainSequence, build
-from llm_arena.training.learner import Learner, StepSettings
+from llm_arena.training.learner import Learner
 from llm_arena.training.lora import LoraSettings
 from llm_arena.training.losses import ppo_clip
+from llm_arena.training.objective import StepSettings
 
 VOCABULARY = 13
 LORA = LoraSettings(rank=2, alpha=6.0, seed=3)

@@ -17,7 +17,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_arena.errors import TrainingError
 from llm_arena.training.batch import Batch, TrainSequence, build
-from llm_arena.training.learner import Learner, StepSettings, StepStats
+from llm_arena.training.learner import Learner
+from llm_arena.training.objective import StepSettings, StepStats
 
 VOCABULARY = 13
 

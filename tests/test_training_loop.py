@@ -29,9 +29,11 @@ from llm_arena.training import batch as batches
 from llm_arena.training import credit as credits
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.credit import Baselines, Credit, assign
-from llm_arena.training.learner import Learner, StepSettings
-from llm_arena.training.loop import train, train_sequences
+from llm_arena.training.labels import train_sequences
+from llm_arena.training.learner import Learner
+from llm_arena.training.loop import train
 from llm_arena.training.metrics import of_traces
+from llm_arena.training.objective import StepSettings
 from llm_arena.training.planning import LEARNER, Planner, learner_seats
 from llm_arena.training.sources import DealtSource, ListSource
 from llm_arena.training.sync import Publisher
@@ -159,7 +161,7 @@ def test_engine_and_learner_agree_before_the_first_update(
         turn = traces[0].full_ids(0)
         probed = publisher.probe([turn[0]], temperature=0.7, seed=1)
     gained = assign(traces, by="seat", estimator="none", baselines=Baselines(), learners=learner_seats)
-    batch = batches.build(train_sequences(traces, gained))
+    batch = batches.build(train_sequences(traces, gained, policy=LEARNER))
     sums = learner.accumulate(batch, StepSettings(lr=0.0, divisor=1.0))
     assert batch.trained_tokens > 40
     assert sums["max_gap"] < 1e-4
@@ -231,7 +233,7 @@ def test_naming_pays_and_trains_the_same_in_one_episode_or_four(tiny_model: Path
     gradients = []
     for traces, gained in ((together, by_seat), (apart, by_group)):
         learner.optimizer.zero_grad()
-        batch = batches.build(train_sequences(traces, gained), dtype=torch.float64)
+        batch = batches.build(train_sequences(traces, gained, policy=LEARNER), dtype=torch.float64)
         assert batch.trained_tokens == sum(len(name.split()) + 1 for name in names)
         learner.accumulate(batch, StepSettings(lr=1.0, divisor=4.0))
         gradients.append(torch.cat([p.grad.flatten() for p in learner.parameters.values() if p.grad is not None]))
@@ -251,7 +253,7 @@ def test_truncated_replies_can_be_left_out(tiny_model: Path) -> None:
         [trace] = runtime.run(play_many([plan], runtime))
     trace.turns[1].finish = "length"
     gained = assign([trace], by="seat", estimator="none", baselines=Baselines(), learners=learner_seats)
-    kept, ignored = (train_sequences([trace], gained, ignore_truncated=flag) for flag in (False, True))
+    kept, ignored = (train_sequences([trace], gained, policy=LEARNER, ignore_truncated=flag) for flag in (False, True))
     assert [int(one.trained.sum()) for one in kept] == [4, 2]
     assert [int(one.trained.sum()) for one in ignored] == [4, 0]
     assert batches.build(ignored).trained_tokens == 4  # so a token mean divides by 4, not 6

@@ -15,28 +15,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from llm_arena.engines.base import Engine
 from llm_arena.engines.choose import chosen, words
 from llm_arena.errors import ArenaError, TrainingError
 from llm_arena.models import resolve_model
-from llm_arena.recorder import sequences
 from llm_arena.rollout import play_many
 from llm_arena.runtime import Runtime, ServedPolicy, context_tokens
 from llm_arena.tokens import ChatFormat
 from llm_arena.training import batch as batches
-from llm_arena.training import checkpoint, credit, losses, metrics
-from llm_arena.training.batch import Batch, TrainSequence
+from llm_arena.training import checkpoint, credit, metrics
+from llm_arena.training.batch import Batch
 from llm_arena.training.config import TrainConfig, fingerprint
 from llm_arena.training.credit import Baselines, Credit
-from llm_arena.training.learner import Learner, StepSettings, StepStats
+from llm_arena.training.labels import train_sequences
+from llm_arena.training.learner import Learner
 from llm_arena.training.metrics import Row
+from llm_arena.training.objective import StepStats
 from llm_arena.training.placement import Placement, lora_settings, place
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
 from llm_arena.training.progress import Progress
 from llm_arena.training.run_folder import RunFolder, copy_model_files
 from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, digest, read_starts
+from llm_arena.training.step_settings import step_settings
 from llm_arena.training.sync import Publisher
 from llm_arena.training.tracking import tracker
 from llm_arena.training.whole_folder import write_whole
@@ -226,7 +226,8 @@ class Trainer:
                     gap = self._check_parity()
         finally:  # the step is done even if its weights can't be published
             ended = time.perf_counter()
-            row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained) | self._numbers(batch, stats)
+            row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained)
+            row |= metrics.of_step(batch, stats, lr=config.lr_at(self.step - 1), clips=config.loss == "ppo_clip")
             metrics.warn_if_all_guided(row)
             row |= {
                 "rollout_seconds": played - began,
@@ -250,7 +251,8 @@ class Trainer:
         self._consistent = False
         try:
             gained, batch = self._credited(traces)
-            stats = self.learner.step(batch, self._step_settings(batch))
+            settings = step_settings(self.config, self.step, batch, self.planner.trained_seats(LEARNER))
+            stats = self.learner.step(batch, settings)
         except ArenaError:
             self.baselines.load(before)
             self._consistent = self.learner.is_finite
@@ -270,7 +272,7 @@ class Trainer:
             peers=self.planner.env.peers,
         )
         batch = batches.build(
-            train_sequences(traces, gained, ignore_truncated=config.ignore_truncated),
+            train_sequences(traces, gained, policy=LEARNER, ignore_truncated=config.ignore_truncated),
             max_row_tokens=config.max_row_tokens,
             token_budget=config.token_budget,
             minibatches=config.minibatches,
@@ -279,37 +281,6 @@ class Trainer:
             device=self.learner.device,
         )
         return gained, batch
-
-    def _step_settings(self, batch: Batch) -> StepSettings:
-        config = self.config
-        return StepSettings(
-            lr=config.lr_at(self.step),
-            divisor=self.planner.trained_seats if config.divisor == "constant" else max(batch.trained_tokens, 1),
-            temperature=config.temperature,
-            entropy_weight=config.entropy_at(self.step),
-            kl_weight=config.kl_weight,
-            ema_decay=config.ema_decay,
-            grad_clip=config.grad_clip,
-            epochs=config.epochs,
-            loss=losses.LOSSES[config.loss](config.clip_low, config.clip_high),
-        )
-
-    def _numbers(self, batch: Batch, stats: StepStats) -> Row:
-        ratios = {"clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl, "updates": stats.updates}
-        return {
-            "loss": stats.loss,
-            "entropy": stats.entropy,
-            "kl": stats.kl,
-            "grad_norm": stats.grad_norm,
-            "lr": self.config.lr_at(self.step - 1),
-            "max_logprob_gap": stats.max_gap,
-            "mean_logprob_gap": stats.mean_gap,
-            "trained_tokens": batch.trained_tokens,
-            "total_tokens": batch.total_tokens,
-            "computed_tokens": batch.computed_tokens,
-            "unique_ratio": batch.unique_ratio,
-            **(ratios if self.config.loss == "ppo_clip" else {}),
-        }
 
     def save(self) -> None:
         """Writes a checkpoint of the steps done so far.
@@ -376,35 +347,6 @@ class Trainer:
             )
         write_whole(self.folder.final, fill, what="the final model", durable=True)
         shutil.rmtree(self.folder.path / "weights", ignore_errors=True)
-
-
-def train_sequences(traces: Sequence[Trace], gained: Credit, *, ignore_truncated: bool = False) -> list[TrainSequence]:
-    """Returns the learner's token streams of a batch of traces, each token with the advantage of its seat.
-
-    Args:
-        traces: of one step.
-        gained: the advantages.
-        ignore_truncated: train no token of a turn that was cut by the token cap; it leaves the divisor as well.
-    """
-    found: list[TrainSequence] = []
-    for trace in traces:
-        for sequence in sequences(trace):
-            advantage = gained.of(trace.id, sequence.seat)
-            if sequence.policy != LEARNER or advantage is None:
-                continue
-            trained = np.array(sequence.mask, dtype=np.bool_)
-            if ignore_truncated:
-                cut = [at >= 0 and trace.turns[at].finish == "length" for at in sequence.turn_of]
-                trained &= ~np.array(cut, dtype=np.bool_)
-            found.append(
-                TrainSequence(
-                    token_ids=np.array(sequence.token_ids, dtype=np.int64),
-                    trained=trained,
-                    advantage=np.full(len(trained), advantage),
-                    behaviour=np.array(sequence.logprobs),
-                )
-            )
-    return found
 
 
 def _source(config: TrainConfig) -> StartSource:

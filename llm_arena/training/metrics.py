@@ -7,7 +7,9 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from llm_arena.training.batch import Batch
 from llm_arena.training.credit import Credit
+from llm_arena.training.objective import StepStats
 from llm_arena.types import Cause, Ending, Trace
 
 Row = dict[str, float]
@@ -79,6 +81,32 @@ def of_traces(traces: Sequence[Trace], learners: Callable[[Trace], Iterable[str]
         row |= {f"{role}/illegal/{cause}": count / turns[role] for cause, count in sorted(bad.items())}
         row[f"{role}/trained"] = (tokens[role] - guided[role]) / max(tokens.total() - guided.total(), 1)
     return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
+
+
+def of_step(batch: Batch, stats: StepStats, *, lr: float, clips: bool) -> Row:
+    """Returns the numbers of one policy's optimizer step.
+
+    Args:
+        batch: what it learned from.
+        stats: what the learner measured.
+        lr: its learning rate.
+        clips: whether its loss bounds ratios.
+    """
+    ratios = {"clip_fraction": stats.clip_fraction, "approx_kl": stats.approx_kl, "updates": stats.updates}
+    return {
+        "loss": stats.loss,
+        "entropy": stats.entropy,
+        "kl": stats.kl,
+        "grad_norm": stats.grad_norm,
+        "lr": lr,
+        "max_logprob_gap": stats.max_gap,
+        "mean_logprob_gap": stats.mean_gap,
+        "trained_tokens": batch.trained_tokens,
+        "total_tokens": batch.total_tokens,
+        "computed_tokens": batch.computed_tokens,
+        "unique_ratio": batch.unique_ratio,
+        **(ratios if clips else {}),
+    }
 
 
 def warn_if_all_guided(row: Row) -> None:

@@ -19,7 +19,7 @@ from llm_arena.training.sources import EXPECTED, Start, StartSource, derive_seed
 from llm_arena.types import EnvSpec, Trace
 
 LEARNER = "learner"
-"""Name of the trained policy, in rosters and in traces."""
+"""Name of the trained policy, in rosters and in traces. Further ones have a name of their own: `learner:NAME`."""
 
 CHECKED_STARTS = 10_000
 """So many starts are tried out before a run begins; more would keep a run with a large file waiting."""
@@ -79,9 +79,9 @@ class Planner:
                 for own in seats
                 if self.env.role_of(own) not in self.env.officials
             ]
-        if not any(who == LEARNER for table in tables for who in table.values()):
+        if not any(is_trained(who) for table in tables for who in table.values()):
             raise UsageError(f'nobody in the roster is trained; give a role or seat of {seats} to "{LEARNER}"')
-        named = [{key: f"llm:{LEARNER}" if who == LEARNER else who for key, who in table.items()} for table in tables]
+        named = [{key: f"llm:{who}" if is_trained(who) else who for key, who in table.items()} for table in tables]
         settings = {
             "max_new_tokens": config.max_new_tokens,
             "max_context_tokens": config.max_context_tokens,
@@ -93,13 +93,18 @@ class Planner:
             self._check_group_reward(runtime)
 
     @property
-    def trained_seats(self) -> int:
-        """How many (trace, seat) pairs a step trains when no episode is void: the constant divisor of the loss.
+    def policies(self) -> list[str]:
+        """Names of the trained policies, `learner` first."""
+        held = {agent.policy for table in self._tables for agent in table.values()}
+        return sorted(policy for policy in held if policy is not None and is_trained(policy))
 
-        Officials that the learner holds are not counted: they are paid nothing, so they train nothing.
+    def trained_seats(self, policy: str) -> int:
+        """Returns how many (trace, seat) pairs a policy trains in a step without void episodes: the constant divisor.
+
+        Officials that it holds are not counted: they are paid nothing, so they train nothing.
         """
         contest = [seat for seat in self.env.possible_agents if self.env.role_of(seat) not in self.env.officials]
-        per_table = [sum(table[seat].policy == LEARNER for seat in contest) for table in self._tables]
+        per_table = [sum(table[seat].policy == policy for seat in contest) for table in self._tables]
         return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
 
     async def prepare(self) -> None:
@@ -204,6 +209,11 @@ class Planner:
         return EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **filled})
 
 
+def is_trained(who: str | Agent | None) -> bool:
+    """Whether a roster's entry, or the policy of a seat, is one that is trained."""
+    return isinstance(who, str) and (who == LEARNER or who.startswith(f"{LEARNER}:"))
+
+
 def learner_seats(trace: Trace) -> list[str]:
-    """Returns the seats of a trace that the learner held."""
-    return [seat for seat, info in trace.seats.items() if info.policy == LEARNER]
+    """Returns the seats of a trace that trained policies held."""
+    return [seat for seat, info in trace.seats.items() if is_trained(info.policy)]
