@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from llm_arena.boards.evaluate import evaluate
     from llm_arena.checks import check_env
     from llm_arena.engines.settings import EngineSettings
+    from llm_arena.export import export_traces
     from llm_arena.recorder import replay, sequences, verify
+    from llm_arena.rescore import rescore_traces
     from llm_arena.rollout import aplay, play, play_many
     from llm_arena.roster import make_agent
     from llm_arena.runtime import Runtime
@@ -38,11 +40,13 @@ _LAZY = {
     "aplay": "rollout",
     "check_env": "checks",
     "evaluate": "boards.evaluate",
+    "export_traces": "export",
     "make_agent": "roster",
     "play": "rollout",
     "play_many": "rollout",
     "read_traces": "trace_file",
     "replay": "recorder",
+    "rescore_traces": "rescore",
     "sequences": "recorder",
     "token_env": "adapters.token_env",
     "verify": "recorder",
@@ -75,6 +79,7 @@ __all__ = [
     "aplay",
     "check_env",
     "evaluate",
+    "export_traces",
     "make",
     "make_agent",
     "play",
@@ -85,6 +90,7 @@ __all__ = [
     "register",
     "registry",
     "replay",
+    "rescore_traces",
     "sequences",
     "spec",
     "token_env",

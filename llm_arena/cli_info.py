@@ -35,6 +35,8 @@ _OPTIONAL = {
     "peft": ("to train LoRA adapters", "train"),
     "sympy": ("to check answers to mathematical problems", "problems"),
     "tensorboard": ("to write curves for TensorBoard", "tensorboard"),
+    "wandb": ("to write curves for Weights & Biases", "wandb"),
+    "trackio": ("to write curves for trackio", "trackio"),
     "open_spiel": ("to play games of OpenSpiel", "openspiel"),
     "rlcard": ("to play PettingZoo's classic games", "classic"),
     "textarena": ("to play games of TextArena", "textarena"),

@@ -113,6 +113,8 @@ class ArenaEnv(SavedBooks):
     label_arg: ClassVar[str | None] = None
     group_reward: ClassVar[staticmethod[[list[Trace]], list[tuple[float, dict[str, float]]]] | None] = None
     "Pays separate episodes of one group by comparing them, after all of them have ended."
+    token_rewards: ClassVar[staticmethod[[Trace], Mapping[int, Any]] | None] = None
+    "Pays and masks single tokens of a trace that has ended; llm_arena.training.token_rewards has the form."
 
     _defaults: ClassVar[dict[str, Json]]
     _given: dict[str, Json]

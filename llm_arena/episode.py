@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ from llm_arena.views import copy_messages
 _YIELD_SECONDS = 0.02
 """Agents that never wait give other episodes a turn after so many seconds."""
 
-_Boundary = Literal["env", "agent", "engine", "parser", "runtime"]
+Boundary = Literal["env", "agent", "engine", "parser", "runtime"]
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,34 @@ class EpisodePlan:
     """Position in whatever batch the caller has; not read here."""
     run_seed: int | None = None
     """Seed of all sampling; None: the episode seed."""
+
+    def open(self, runtime: Runtime, *, threads: bool) -> Episode:
+        """Returns the episode, about to begin.
+
+        Args:
+            runtime: where.
+            threads: step the env in threads of their own.
+        """
+        return _GameEpisode(self, runtime, threads=threads)
+
+
+class Episode(Protocol):
+    """One episode on its way."""
+
+    boundary: Boundary
+    "What it is at when something goes wrong."
+    seat: str | None
+    "Whose agent it is at."
+
+    @property
+    def doing(self) -> str:
+        """What the episode waits for, in words."""
+
+    async def play(self) -> Trace:
+        """Plays to the end."""
+
+    def void(self, failure: Failure) -> Trace:
+        """Returns the trace of an episode that a fault ended."""
 
 
 def sampling_seed(run_seed: int, episode_id: str, seat: str, turn: int, attempt: int) -> int:
@@ -97,7 +125,7 @@ async def run_episode(
     plan: EpisodePlan, runtime: Runtime, seconds: float | None, record: Callable[[Trace], object]
 ) -> tuple[Trace, BaseException | None]:
     """Plays one episode; returns its trace, and for a void one the error behind it. `record` gets the trace anyhow."""
-    episode = _Episode(plan, runtime, threads=seconds is not None)
+    episode = plan.open(runtime, threads=seconds is not None)
     error: BaseException | None = None
     try:
         async with asyncio.timeout(seconds):
@@ -125,11 +153,11 @@ async def run_episode(
     return trace, error
 
 
-class _Episode:
-    """One episode on its way. `boundary`, `seat` and `doing` tell what it was at when something went wrong."""
+class _GameEpisode:
+    """One episode of a game on its way."""
 
     def __init__(self, plan: EpisodePlan, runtime: Runtime, *, threads: bool) -> None:
-        self.boundary: _Boundary = "env"
+        self.boundary: Boundary = "env"
         self.seat: str | None = None
         self._plan = plan
         self._runtime = runtime
@@ -163,7 +191,7 @@ class _Episode:
                 self.boundary, self.seat = "agent", seat
                 try:
                     action, seconds = await (self._act(views[0]) if alone else calls.take(seat))
-                    _check_action(action)
+                    check_action(action)
                 except ContextOverflow:
                     self.boundary = "env"
                     await self._env_work(partial(self._overflow, seat))
@@ -280,8 +308,13 @@ class _Calls:
             self._lockstep.leave()
 
 
-def _check_action(action: object) -> None:
-    """Refuses what an agent may not return, before the game sees it."""
+def check_action(action: object) -> None:
+    """Refuses what an agent may not return, before the game sees it.
+
+    Raises:
+        TypeError: it is no action.
+        EngineError: its tokens and logprobs can't be recorded.
+    """
     if not isinstance(action, Action) or not isinstance(action.reply, str):
         raise TypeError(f"an agent's act() returns an Action with a Reply; got {action!r:.200}")
     completion = action.completion
@@ -298,8 +331,16 @@ def _check_action(action: object) -> None:
         raise EngineError("the engine returned a logprob that is no finite number up to 0; are the weights finite?")
 
 
-def _failure(error: BaseException, boundary: _Boundary, seat: str | None) -> Failure:
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Returns the errors in a group, and in the groups in it; an error that is no group alone."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
+
+
+def _failure(error: BaseException, boundary: Boundary, seat: str | None) -> Failure:
     """Returns the record of an error. Where it came from decides its boundary, not who passed it on."""
+    error = next(iter(leaves_of(error)))  # the first, where a task group passes on several
     if isinstance(error, EngineError):
         boundary = "engine"
     frame = error.__traceback__

@@ -64,6 +64,9 @@ _MESSAGE_GAME = "llm_arena.adapters.message_env:MessageGame"
 _MESSAGE_SPEC = "llm_arena.adapters.message_env:spec_of"
 _NAMESPACES = {**DOORS, "message": _MESSAGE_GAME}
 
+HARNESS = "harness:"
+"""What the id of a harness begins with, `harness:module:function`: traces name it, and no env can be made of it."""
+
 _SEAT = "llm_arena.adapters.single:make_seat"
 """Makes one seat of a game for single-agent code; as for the doors, it stands on more than this module may know."""
 
@@ -204,6 +207,11 @@ def _resolve(id: str) -> str:
     if _is_door(id):  # first: in message/MODULE:CLASS the colon comes after the module of a class, not of an id
         return id
     module, colon, rest = id.partition(":")
+    if id.startswith(HARNESS) and ":" in rest:
+        raise UsageError(
+            f'"{id}" is a harness and no env: a harness run can\'t be replayed, verified or cloned, because its code '
+            f'decides what is called. Run it anew: llm_arena.play(harness="{rest}", sample=...)'
+        )
     if colon:
         try:
             importlib.import_module(module)

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,21 +18,25 @@ import numpy as np
 
 from llm_arena.env import ArenaEnv
 from llm_arena.episode import EpisodePlan, run_episode, sampling_seed
+from llm_arena.errors import UsageError
+from llm_arena.harness import HarnessFunction, HarnessPlan, harness_agents, load_harness
 from llm_arena.registry import make
 from llm_arena.roster import Roster, resolve_roster
 from llm_arena.runtime import FLUSH_SECONDS, Runtime
 from llm_arena.trace_file import TraceWriter
-from llm_arena.types import EnvSpec, Trace
+from llm_arena.types import EnvSpec, Json, Trace
 
 OnTrace = Callable[[Trace], object]
 _log = logging.getLogger(__name__)
 
 
 def play(
-    env: str | EnvSpec | ArenaEnv,
+    env: str | EnvSpec | ArenaEnv | None = None,
     agents: Roster = "random-legal",
     seed: int | None = None,
     *,
+    harness: str | HarnessFunction | None = None,
+    sample: Mapping[str, Json] | None = None,
     runtime: Runtime | None = None,
     traces: str | os.PathLike[str] | TraceWriter | None = None,
     **settings: Any,
@@ -48,6 +53,9 @@ def play(
         agents: who plays: an agent string for all seats (`random-legal`, `kuhn-poker-v0/optimal`, a model's name or
             folder), an agent object, or a dictionary of these by role or seat.
         seed: decides the game and all sampling; None draws one, which the trace records.
+        harness: in place of an env: an async function `(ctx, sample)`, or its name `module:function`; see
+            docs/harness.md. `agents` are then by role, `*` for those that are not named.
+        sample: what the harness is called with.
         runtime: where to play; None makes one for this episode. Pass one to keep a model loaded between episodes.
         traces: append the trace to this file.
         settings: of the agents, e.g. `max_new_tokens=24, temperature=0.7`.
@@ -57,27 +65,31 @@ def play(
         UsageError: a seat without an agent, or a setting that no agent takes.
         Exception: whatever went wrong in the episode; its void record is in `traces`.
     """
+    what = _What(env, harness, sample)
     if runtime is None:
         with Runtime(max_open_episodes=1) as own:
-            return own.run(_play(env, agents, seed, own, traces, settings))
-    return runtime.run(_play(env, agents, seed, runtime, traces, settings))
+            return own.run(_play(what, agents, seed, own, traces, settings))
+    return runtime.run(_play(what, agents, seed, runtime, traces, settings))
 
 
 async def aplay(
-    env: str | EnvSpec | ArenaEnv,
+    env: str | EnvSpec | ArenaEnv | None = None,
     agents: Roster = "random-legal",
     seed: int | None = None,
     *,
+    harness: str | HarnessFunction | None = None,
+    sample: Mapping[str, Json] | None = None,
     runtime: Runtime | None = None,
     traces: str | os.PathLike[str] | TraceWriter | None = None,
     **settings: Any,
 ) -> Trace:
     """Plays one episode from async code on any event loop; see `play`. Cancelling it cancels the episode."""
+    what = _What(env, harness, sample)
     if runtime is not None:
-        return await runtime.arun(_play(env, agents, seed, runtime, traces, settings))
+        return await runtime.arun(_play(what, agents, seed, runtime, traces, settings))
     own = Runtime(max_open_episodes=1)
     try:
-        return await own.arun(_play(env, agents, seed, own, traces, settings))
+        return await own.arun(_play(what, agents, seed, own, traces, settings))
     finally:
         await asyncio.to_thread(own.close)
 
@@ -166,23 +178,49 @@ async def play_episode(plan: EpisodePlan, runtime: Runtime) -> Trace:
     return trace
 
 
+@dataclass(frozen=True)
+class _What:
+    """What is to be played: an env, or a harness with its sample."""
+
+    env: str | EnvSpec | ArenaEnv | None
+    harness: str | HarnessFunction | None
+    sample: Mapping[str, Json] | None
+
+    def plan(self, agents: Roster, seed: int, runtime: Runtime, settings: dict[str, Any]) -> EpisodePlan:
+        """Returns the plan of the episode.
+
+        Raises:
+            UsageError: both were given, or neither.
+        """
+        if (self.env is None) == (self.harness is None):
+            raise UsageError("play() takes an env or a harness, and exactly one of the two")
+        if self.harness is not None:
+            harness = load_harness(self.harness)
+            spec = harness.spec({} if self.sample is None else self.sample)
+            by_role = harness_agents(agents, runtime=runtime, settings=settings)
+            return HarnessPlan(id=f"{spec.id}:{seed}", spec=spec, seed=seed, agents=by_role, harness=harness)
+        if self.sample is not None:
+            raise UsageError("a sample is for a harness; give a game its keyword arguments: play(make(id, name=value))")
+        assert self.env is not None  # one of the two was given
+        env = self.env if isinstance(self.env, ArenaEnv) else make(self.env)
+        roster = resolve_roster(env, agents, runtime=runtime, **settings)
+        return EpisodePlan(id=f"{env.spec.id}:{seed}", spec=env.spec, seed=seed, agents=roster)
+
+
 async def _play(
-    env: str | EnvSpec | ArenaEnv,
+    what: _What,
     agents: Roster,
     seed: int | np.integer[Any] | None,
     runtime: Runtime,
     traces: str | os.PathLike[str] | TraceWriter | None,
     settings: dict[str, Any],
 ) -> Trace:
-    example = env if isinstance(env, ArenaEnv) else make(env)
-    roster = resolve_roster(example, agents, runtime=runtime, **settings)
-    spec = example.spec
     if seed is None:
         seed = secrets.randbits(64)
     elif isinstance(seed, np.integer):
         seed = int(seed)
-    plan = EpisodePlan(id=f"{spec.id}:{seed}", spec=spec, seed=seed, agents=roster)
-    for agent in {id(agent): agent for agent in roster.values()}.values():
+    plan = what.plan(agents, seed, runtime, settings)
+    for agent in {id(agent): agent for agent in plan.agents.values()}.values():
         prepare = getattr(agent, "prepare", None)
         if prepare is not None:  # loads its model, so that no seat's clock runs meanwhile
             await prepare()

@@ -102,7 +102,31 @@ def resolve_roster(
     """
     names = _by_seat(env, agents)
     _check_roles(env, names)
-    creators = {name: _creator(name, env.spec.id, env.baselines) for name in names.values() if isinstance(name, str)}
+    return make_agents(names, env_id=env.spec.id, baselines=env.baselines, runtime=runtime, settings=settings)
+
+
+def make_agents(
+    names: Mapping[str, str | Agent],
+    *,
+    env_id: str | None = None,
+    baselines: Mapping[str, Baseline] | None = None,
+    runtime: Runtime | None,
+    settings: Mapping[str, Any],
+) -> dict[str, Agent]:
+    """Returns an agent for each key; equal strings make one agent.
+
+    Args:
+        names: agent strings or agents.
+        env_id: the game, if there is one.
+        baselines: its scripted players.
+        runtime: where models are served.
+        settings: of the agents; each agent takes those that it has, and one of them must have it.
+
+    Raises:
+        UnknownName: no such agent or model.
+        UsageError: no agent takes a setting.
+    """
+    creators = {name: _creator(name, env_id, baselines or {}) for name in names.values() if isinstance(name, str)}
     for setting in settings:
         if not any(creator.takes(setting) for creator in creators.values()):
             hints = [creator.suggest(setting) for creator in creators.values()]
@@ -114,7 +138,7 @@ def resolve_roster(
         name: creator.create(runtime, {key: value for key, value in settings.items() if creator.takes(key)})
         for name, creator in creators.items()
     }
-    return {seat: made[name] if isinstance(name, str) else _object(name) for seat, name in names.items()}
+    return {key: made[name] if isinstance(name, str) else _object(name) for key, name in names.items()}
 
 
 class _Creator:

@@ -307,7 +307,7 @@ def test_a_reward_that_counts_tokens_can_be_trained_on(grouped, tiny_model, tmp_
     traces = list(llm_arena.read_traces(tmp_path / "run" / "traces.jsonl"))
     # an empty reply costs 1 beside
     paid = [len(trace.turns[0].completion_ids) + trace.returns["agent_0"] for trace in traces]
-    assert len(paid) == 4 and result.rows[0]["agent/reward"] == pytest.approx(sum(paid) / 4)
+    assert len(paid) == 4 and result.rows[0]["reward/avg/agent"] == pytest.approx(sum(paid) / 4)
 
 
 def test_a_group_reward_that_is_not_asked_is_told(grouped, tiny_model, tmp_path):

@@ -32,8 +32,9 @@ from llm_arena.registry import make
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import resolve_roster
 from llm_arena.runtime import Runtime
+from llm_arena.training.alarms import Alarm, Watch
 from llm_arena.training.credit import Baselines, assign
-from llm_arena.training.metrics import of_traces, warn_if_all_guided
+from llm_arena.training.metrics import of_traces
 from llm_arena.types import Cause, Completion, Json, Move, Outcome, Reply, Trace
 from vllm_parts import Served, logprobs
 
@@ -332,7 +333,8 @@ def test_guided_turns_are_counted_and_a_step_of_nothing_else_is_told_once(
     assert numbers["guided_tokens"] < numbers["sampled_tokens"]
     guided = said("kuhn-poker-v0", toy_chat("newline"), speller)
     assert [sequence for trace in guided for sequence in sequences(trace)] == []
-    with pytest.warns(UserWarning, match="every turn of player was guided") as told:
-        for numbers in (row(mixed), row(guided)):
-            warn_if_all_guided(numbers)
-    assert len(told) == 1
+    told: list[Alarm] = []
+    watch = Watch(show=told.append)
+    for numbers in (row(mixed), row(guided), row(guided)):
+        watch.look(numbers)
+    assert [alarm.seen.partition(" by ")[0] for alarm in told] == ["every turn of player was guided"]

@@ -70,9 +70,10 @@ def gradient(learner: Learner) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in learner.parameters.values() if p.grad is not None])
 
 
-def uses(micro_batches: Any) -> list[tuple[int, float]]:
+def uses(batch: Batch, micro_batches: Any) -> list[tuple[int, float]]:
     """What a part trains, as (target, behaviour), sorted."""
-    pairs = [zip(micro.target.tolist(), micro.behaviour.tolist(), strict=True) for micro in micro_batches]
+    behaviour = batch.tokens.behaviour
+    pairs = [zip(micro.target.tolist(), behaviour[micro.use].tolist(), strict=True) for micro in micro_batches]
     return sorted(pair for each in pairs for pair in each)
 
 
@@ -80,23 +81,23 @@ def uses(micro_batches: Any) -> list[tuple[int, float]]:
 def test_minibatches_share_the_batch_out(minibatches: int) -> None:
     whole, cut = build64(family()), build64(family(), minibatches=minibatches)
     assert len(cut.parts) == min(minibatches, 12)  # cut further than into the four trees
-    assert uses(cut) == uses(whole)
-    assert all(uses(part) for part in cut.parts)
+    assert uses(cut, cut) == uses(whole, whole)
+    assert all(uses(cut, part) for part in cut.parts)
     learner, total = Learner(tiny_model()), torch.zeros(())
     learner.accumulate(whole, SETTINGS)
     expected = gradient(learner)
     learner.optimizer.zero_grad()
     for part in cut.parts:
-        learner.accumulate(part, SETTINGS)
+        learner.accumulate(cut, SETTINGS, part)
     total = gradient(learner)
     assert float((total - expected).norm()) < 1e-6 * float(expected.norm())
 
 
 def test_the_dealing_depends_on_the_seed_alone() -> None:
     first, again = build64(family(), minibatches=3, seed=7), build64(family()[::-1], minibatches=3, seed=7)
-    assert [uses(part) for part in first.parts] == [uses(part) for part in again.parts]
+    assert [uses(first, part) for part in first.parts] == [uses(again, part) for part in again.parts]
     others = [build64(family(), minibatches=3, seed=seed) for seed in range(4)]
-    assert any(uses(other.parts[0]) != uses(first.parts[0]) for other in others)
+    assert any(uses(other, other.parts[0]) != uses(first, first.parts[0]) for other in others)
 
 
 def test_an_empty_batch_has_no_part() -> None:
@@ -139,7 +140,7 @@ def test_a_step_of_several_updates_is_ppo_by_the_book(epochs: int, clip: float) 
     batch = build64(sequences, minibatches=3, seed=1)
     assert len(batch.parts) == 3
     by_use = {one.behaviour[np.flatnonzero(one.trained)[0]]: one for one in sequences}
-    parts = [[by_use[value] for _, value in uses(part) if value in by_use] for part in batch.parts]
+    parts = [[by_use[value] for _, value in uses(batch, part) if value in by_use] for part in batch.parts]
     learner, model = Learner(tiny_model()), tiny_model()
     settings = StepSettings(
         lr=SETTINGS.lr,
@@ -221,7 +222,7 @@ def test_a_loss_that_is_not_finite_halfway_takes_back_the_updates_made() -> None
 
     with pytest.raises(TrainingError, match="the loss is nan; the weights were left alone"):
         learner.step(build64(family(), minibatches=4), StepSettings(lr=0.02, divisor=5.0, epochs=2, loss=sour))
-    assert len(calls) == 7
+    assert len(calls) == 8  # value and slope of each micro-batch
     assert same(snapshot(learner), before)
 
 

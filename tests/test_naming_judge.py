@@ -309,8 +309,9 @@ def test_credit_and_metrics_of_a_frozen_judge_and_of_one_that_learns():
     namers = lambda trace: [seat for seat, info in trace.seats.items() if info.role == "namer"]  # noqa: E731  as in use
     found, row, _ = credited(namers)
     assert {seat for _, seat in found.advantages} == {"namer_0", "namer_1", "namer_2"}
-    assert any(found.advantages.values()) and "judge/reward" not in row and row["namer/reward"] == pytest.approx(0)
+    assert any(found.advantages.values())
+    assert "reward/avg/judge" not in row and row["reward/avg/namer"] == pytest.approx(0)
     # a judge that learns is paid nothing, so nothing moves it
     found, row, table = credited(lambda trace: list(trace.seats))
     assert all(value == 0 for (_, seat), value in found.advantages.items() if seat == "judge_0")
-    assert row["judge/reward"] == 0 and table.value("naming-v0", "judge") == 0
+    assert row["reward/avg/judge"] == 0 and table.value("naming-v0", "judge") == 0

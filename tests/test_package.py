@@ -84,7 +84,7 @@ def test_the_command_is_installed() -> None:
 
 @pytest.mark.parametrize(
     ("device", "names"),
-    [("cpu", "train problems tensorboard dev"), ("cuda", "train problems tensorboard dev vllm")],
+    [("cpu", "train problems export tensorboard dev"), ("cuda", "train problems export tensorboard dev vllm")],
 )
 def test_lock_holds_every_dependency_at_an_allowed_version(device: str, names: str) -> None:
     from packaging.requirements import Requirement

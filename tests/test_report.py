@@ -60,7 +60,7 @@ def make_run(folder: Path, text: str = "Bean Scene", episodes: int = 3, steps: i
     config = TrainConfig(num_steps=4, model=text).to_json() | {"script": "self-play", MARK: 1, "odd": text} | settings
     (folder / "config.json").write_text(json.dumps(config))
     rows = [
-        {"step": i + 1, "namer/reward": 0.0, "namer/score": 0.1 * i, "max_logprob_gap": 1e-5, text or "x": 1.0}
+        {"step": i + 1, "reward/avg/namer": 0.0, "score/avg/namer": 0.1 * i, "max_logprob_gap": 1e-5, text or "x": 1.0}
         for i in range(steps)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -200,7 +200,7 @@ def test_a_page_is_small_enough_to_mail_whatever_was_said(tmp_path: Path, text: 
 
 def test_a_long_run_is_counted_whole_and_drawn_small(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=0, num_steps=100_000)
-    line = '{{"step":{},"namer/score":{},"namer/reward":0.0,"entropy":2.0}}\n'
+    line = '{{"step":{},"score/avg/namer":{},"reward/avg/namer":0.0,"entropy":2.0}}\n'
     (run / "metrics.jsonl").write_text("".join(line.format(i, i % 7) for i in range(1, 100_001)))
     assert "100,000 of 100,000" in page_of(run).text
     assert (run / "index.html").stat().st_size < 300_000
@@ -255,7 +255,7 @@ def test_records_of_unexpected_kinds_are_shown_or_left_out(tmp_path: Path, value
     run = make_run(tmp_path / "run")
     if value is not math.inf:  # which no JSON holds
         (run / "config.json").write_text(json.dumps({"script": "self-play"} | dict.fromkeys(names, value)))
-    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "a/score": value, "void": value, "kl": 1e308}) + "\n")
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "score/avg/a": value, "void": value, "kl": 1e308}) + "\n")
     with TraceWriter(run / "traces.jsonl") as writer:
         stray = Turn(index=-1, seat="nobody", text="", logprobs=[-1e308, -1e308], rewards={"nobody": 1.0})
         writer.write(make_trace(4, turns=[stray], returns={}))
@@ -304,7 +304,7 @@ def test_a_step_that_is_no_number_is_the_place_of_its_row(step: object) -> None:
 def test_what_to_know_first_stands_first(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", num_steps=9)
     rows = [
-        {"step": i, "void": 1, "episodes": 3, "max_logprob_gap": g, "x/truncated": 0.5, "x/illegal": 0.1}
+        {"step": i, "void": 1, "episodes": 3, "max_logprob_gap": g, "reply/truncated/x": 0.5, "reply/illegal/x": 0.1}
         for i, g in enumerate([1e-5, 3e-4, None])
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

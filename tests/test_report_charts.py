@@ -11,7 +11,7 @@ import pytest
 
 from llm_arena.report.charts import SMALL, WIDE, interval_bar, line_chart, short, stacked_chart, token_strip
 from llm_arena.report.curves import Curve, log_ticks, smooth, thin, ticks
-from llm_arena.report.panels import earnings, health, others
+from llm_arena.report.panels import earnings, groups, others
 
 
 def curve(values: list[float], steps: list[float] | None = None) -> Curve:
@@ -155,36 +155,45 @@ def test_short_numbers(value: float, shown: str) -> None:
 
 
 def test_scores_go_first_and_rewards_that_are_zero_by_construction_are_not_drawn() -> None:
-    curves = {"a/reward": curve([0.0, 1e-17]), "a/score": curve([0.0, 1.0]), "tokens": curve([3.0, 3.0])}
+    curves = {"reward/avg/a": curve([0.0, 1e-17]), "score/avg/a": curve([0.0, 1.0]), "tokens": curve([3.0, 3.0])}
     assert [(panel.title, list(panel.curves)) for panel in earnings(curves)] == [("Score by step", ["a"])]
-    curves["b/reward"] = curve([0.0, 0.5])
+    curves["reward/avg/b"] = curve([0.0, 0.5])
     assert [panel.title for panel in earnings(curves)] == ["Score by step", "Reward by step"]
-    del curves["a/score"]
+    del curves["score/avg/a"]
     assert [list(panel.curves) for panel in earnings(curves)] == [["a", "b"]]
 
 
-def test_health_shows_what_the_run_has_and_the_rest_is_further_metrics() -> None:
+def test_groups_show_what_the_run_has_and_the_rest_is_further_metrics() -> None:
     curves = {
         "entropy": curve([1.0]),
         "kl": curve([0.0]),
+        "grad_norm": curve([2.0]),
+        "grad_norm/a": curve([1.0]),
+        "grad_norm/b": curve([2.0]),
         "max_logprob_gap": curve([1e-5]),
-        "x/illegal": curve([0.2]),
-        "x/illegal/length": curve([0.2]),
-        "y/illegal": curve([0.0]),
+        "reward/std": curve([0.5]),
+        "reward/std/x": curve([0.5]),
+        "reply/illegal/x": curve([0.2]),
+        "reply/illegal_length/x": curve([0.2]),
+        "reply/illegal/y": curve([0.0]),
+        "multi_agent/avg_turns": curve([3.0]),
+        "multi_agent/avg_turns/x": curve([2.0]),
+        "multi_agent/avg_turns/y": curve([1.0]),
         "rollout_seconds": curve([1.0]),
         "odd": curve([1.0, 2.0]),
         "flat": curve([0.0, 5e-18]),
     }
-    panels = health(curves, {"parity_tolerance": 0.5})
-    titles = {panel.title: panel for panel in panels}
-    assert list(titles) == [
-        "Entropy",
-        "Engine against learner",
-        "Replies not taken: x",
-        "Replies not taken: y",
-        "Seconds per step",
-    ]
+    found = groups(curves, {"parity_tolerance": 0.5})
+    titles = {panel.title: panel for panels in found.values() for panel in panels}
+    assert {name: [panel.title for panel in panels] for name, panels in found.items()} == {
+        "Reward": ["Spread of rewards"],
+        "Conversation (multi_agent)": ["multi_agent/avg_turns", "Replies not taken: x", "Replies not taken: y"],
+        "Loss": ["Entropy", "Gradient norm", "Engine against learner"],
+        "Speed": ["Seconds per step"],
+    }
     assert titles["Engine against learner"].limit == 0.5
     assert list(titles["Replies not taken: x"].curves) == ["length"]
     assert "none" in titles["Replies not taken: y"].note
-    assert [panel.title for panel in others(curves, panels)] == ["odd"]
+    assert list(titles["multi_agent/avg_turns"].curves) == ["x", "y"]
+    assert list(titles["Gradient norm"].curves) == ["a", "b"], "each of several policies"
+    assert [panel.title for panel in others(curves, list(titles.values()))] == ["odd"]

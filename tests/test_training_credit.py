@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -43,7 +44,7 @@ def group_of(rewards: list[float], estimator: Estimator) -> tuple[list[float], C
     return [credit.advantages[trace.id, "solver_0"] for trace in traces], credit
 
 
-@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo"])
+@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo", "role_norm"])
 @pytest.mark.parametrize("rewards", [[1.0, 1.0, 1.0, 1.0], [0.7]])
 def test_groups_without_contrast_have_zero_advantage_and_are_counted(
     estimator: Estimator, rewards: list[float]
@@ -70,7 +71,7 @@ def test_grpo_scales_by_the_spread() -> None:
     assert advantages[3] == pytest.approx(0.75 / math.sqrt(3 / 16))
 
 
-@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo"])
+@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo", "role_norm"])
 def test_rounding_noise_is_no_contrast(estimator: Estimator) -> None:
     advantages, credit = group_of([0.1 + 0.2, 0.3, 0.3], estimator)
     assert max(map(abs, advantages)) < 1e-3
@@ -85,6 +86,54 @@ def test_roles_are_compared_apart() -> None:
     credit = by_seat(mixed, "group_mean")
     assert [credit.advantages[f"t{i}", "proposer_0"] for i in range(4)] == [0.5, -0.5, 0.5, -0.5]
     assert [credit.advantages[f"t{i}", "solver_0"] for i in range(4)] == [-0.5, 0.5, -0.5, 0.5]
+
+
+def test_a_seat_is_not_compared_with_siblings_of_its_own_episode() -> None:
+    """Two episodes of two players; the other episode's mean is 0 for the first and 2 for the second."""
+    traces = [
+        make_trace("a", {"player_0": 3.0, "player_1": 1.0}),
+        make_trace("b", {"player_0": -1.0, "player_1": 1.0}),
+    ]
+    left_out = by_seat(traces, "loo").advantages
+    assert left_out == {
+        ("a", "player_0"): 3.0,
+        ("a", "player_1"): 1.0,
+        ("b", "player_0"): -3.0,
+        ("b", "player_1"): -1.0,
+    }
+    assert by_seat(traces, "group_mean").advantages == {key: value / 2 for key, value in left_out.items()}
+    std = math.sqrt(2.0)  # of 3, 1, -1, 1
+    scaled = by_seat(traces, "grpo").advantages
+    assert scaled == {key: pytest.approx(value / 2 / std) for key, value in left_out.items()}
+
+
+def test_the_seats_of_one_episode_alone_are_compared_with_each_other() -> None:
+    traces = [make_trace("a", {"namer_0": 3.0, "namer_1": 1.0})]
+    assert list(by_seat(traces, "group_mean").advantages.values()) == [1.0, -1.0]
+
+
+def test_role_norm_compares_a_role_over_the_whole_batch() -> None:
+    """Proposers 1, 0, 1, 0: mean 0.5 and std 0.5. Solvers 10, 10, 10, 30: mean 15 and std 8.66. No groups needed."""
+    rewards = [(1.0, 10.0), (0.0, 10.0), (1.0, 10.0), (0.0, 30.0)]
+    traces = [
+        make_trace(f"t{i}", {"proposer_0": first, "solver_0": second}, group=f"g{i}")
+        for i, (first, second) in enumerate(rewards)
+    ]
+    credit = by_seat(traces, "role_norm")
+    assert [credit.advantages[f"t{i}", "proposer_0"] for i in range(4)] == [1.0, -1.0, 1.0, -1.0]
+    expected = [-5 / math.sqrt(75)] * 3 + [15 / math.sqrt(75)]
+    assert [credit.advantages[f"t{i}", "solver_0"] for i in range(4)] == pytest.approx(expected)
+    assert credit.scales["t0", "proposer_0"] == 2.0
+    assert (credit.groups, credit.uninformative) == (2, 0)
+
+
+def test_role_norm_of_a_role_without_contrast_is_zero() -> None:
+    traces = [make_trace(f"t{i}", {"proposer_0": 1.0, "solver_0": float(i)}, group=f"g{i}") for i in range(2)]
+    credit = by_seat(traces, "role_norm")
+    assert [credit.advantages[f"t{i}", "proposer_0"] for i in range(2)] == [0.0, 0.0]
+    assert [credit.advantages[f"t{i}", "solver_0"] for i in range(2)] == [-1.0, 1.0]
+    assert (credit.groups, credit.uninformative) == (2, 1)
+    assert list(by_seat(traces[:1], "role_norm").advantages.values()) == [0.0, 0.0]
 
 
 def test_peers_are_compared_within_their_episode() -> None:
@@ -111,7 +160,7 @@ def test_peers_are_compared_within_their_episode() -> None:
     }
     assert (credit.groups, credit.uninformative) == (3, 1)
     pooled = by_seat(traces, "group_mean").advantages
-    assert pooled["easy", "solver_0"] == pooled["fair", "solver_0"] == 0.25
+    assert (pooled["easy", "solver_0"], pooled["fair", "solver_0"]) == (0.25, 0.0)  # each with the other episode's
 
 
 def test_running_baseline_is_read_before_its_update() -> None:
@@ -170,7 +219,7 @@ def test_a_void_member_shifts_nobody() -> None:
     assert {key: value for key, value in both.advantages.items() if key[0].startswith("b")} == alone.advantages
 
 
-@pytest.mark.parametrize("estimator", ["rae", "loo", "group_mean", "grpo", "none"])
+@pytest.mark.parametrize("estimator", get_args(Estimator))
 @pytest.mark.parametrize("unknown", [None, math.nan, math.inf])
 def test_an_unknown_reward_has_zero_advantage_and_no_effect(estimator: Estimator, unknown: float | None) -> None:
     def vote(name: str, reward: float | None) -> Vote:
@@ -259,7 +308,7 @@ def test_credit_by_trace_gives_all_seats_the_summed_return() -> None:
 
 @given(
     rewards=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12),
-    estimator=st.sampled_from(["loo", "group_mean", "grpo"]),
+    estimator=st.sampled_from(["loo", "group_mean", "grpo", "role_norm"]),
 )
 def test_group_advantages_are_finite_and_sum_to_zero(rewards: list[float], estimator: Estimator) -> None:
     advantages, _ = group_of(rewards, estimator)

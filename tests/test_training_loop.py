@@ -129,7 +129,7 @@ def test_shared_weights_learn_a_zero_sum_bandit_by_seat(small_model: Path, tmp_p
     assert chance_of_left(small_model) < 0.2
     assert chance_of_left(result.final_dir) > 0.8
     assert result.max_logprob_gap < 1e-4
-    assert all(row["player/reward"] == pytest.approx(0) for row in result.rows)
+    assert all(row["reward/avg/player"] == pytest.approx(0) for row in result.rows)
     assert {trace.ending for trace in read_traces(tmp_path / "traces.jsonl")} == {"terminated"}
 
 
@@ -258,7 +258,7 @@ def test_truncated_replies_can_be_left_out(tiny_model: Path) -> None:
     assert [int(one.trained.sum()) for one in ignored] == [4, 0]
     assert batches.build(ignored).trained_tokens == 4  # so a token mean divides by 4, not 6
     row = of_traces([trace], learner_seats, gained)
-    assert (row["namer/tokens"], row["namer/truncated"]) == (3.0, 0.5)  # lengths are reported as they were
+    assert (row["reply/tokens/namer"], row["reply/truncated/namer"]) == (3.0, 0.5)  # lengths are reported as they were
 
 
 def test_group_reward_trains_separate_episodes(tiny_model: Path, tmp_path: Path) -> None:

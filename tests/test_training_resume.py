@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,8 +60,7 @@ def unbroken(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def comparable(run_dir: Path) -> list[dict[str, float]]:
     """The metrics of a run without what a clock says."""
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+    return tiny().timeless(run_dir)
 
 
 def sampled(run_dir: Path) -> list[list[int]]:
@@ -114,7 +114,7 @@ def test_the_final_folder_plays(unbroken: Path) -> None:
 def test_ctrl_c_between_steps_saves_what_was_done(tiny_model: Path, unbroken: Path, tmp_path: Path) -> None:
     program = tiny()
 
-    def press(row: dict[str, float], learner: Learner) -> None:
+    def press(row: dict[str, float], learners: Mapping[str, Learner]) -> None:
         if row["step"] == 3:
             raise KeyboardInterrupt
 
@@ -132,7 +132,7 @@ def test_a_resumed_adapter_ends_like_the_unbroken_one(kl_reference: str, tiny_mo
     settings: dict[str, Any] = {"lora_rank": 2, "kl_reference": kl_reference, **ppo}
     whole = tiny().run(str(tiny_model), str(tmp_path / "whole"), **settings)
 
-    def fail(row: dict[str, float], learner: Learner) -> None:
+    def fail(row: dict[str, float], learners: Mapping[str, Learner]) -> None:
         if row["step"] == 3:
             raise EngineError("the cable is out")
 
@@ -149,7 +149,7 @@ def test_a_resumed_adapter_ends_like_the_unbroken_one(kl_reference: str, tiny_mo
     assert apart(result.final_dir, tiny_model) > 1e-4
 
 
-@pytest.mark.parametrize("moment", ["between", "rollout", "step", "publish"])
+@pytest.mark.parametrize("moment", ["between", "rollout", "step", "publish", "write"])
 def test_an_error_loses_no_finished_step(
     moment: str, tiny_model: Path, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +158,8 @@ def test_an_error_loses_no_finished_step(
         "between": (Progress, "show", 3),
         "rollout": (Planner, "plans", 5),  # the first of them for the probes
         "step": (Learner, "step", 4),
-        "publish": (Publisher, "publish", 4),  # after the third step; the first of them at the start
+        "publish": (Publisher, "take", 4),  # after the third step; the first of them at the start
+        "write": (Publisher, "write", 4),
     }[moment]
     original, calls = getattr(owner, name), 0
 
@@ -188,7 +189,7 @@ def test_an_error_right_after_a_checkpoint_writes_no_second_one(
         saves.append(step)
         return save(folder, step, *rest, **settings)
 
-    def fail(row: dict[str, float], learner: Learner) -> None:
+    def fail(row: dict[str, float], learners: Mapping[str, Learner]) -> None:
         if row["step"] == 3:
             raise EngineError("the cable is out")
 
@@ -286,23 +287,26 @@ def test_a_batch_that_shrinks_later_is_refused_when_it_is_planned(tiny_model: Pa
 
 def test_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak: Any) -> None:
     """A sample of what `make soak` runs more often."""
-    check_random_moments(tiny_model, tmp_path, soak)
+    check_random_moments(tiny_model, tmp_path, soak, ["both", "plain"])
 
 
 @pytest.mark.soak
-def test_soak_kills_at_random_moments(tiny_model: Path, tmp_path: Path, soak: Any) -> None:
-    check_random_moments(tiny_model, tmp_path, soak)
+@pytest.mark.parametrize("kind", ["plain", "ahead", "two", "both"])
+def test_soak_kills_at_random_moments(kind: str, tiny_model: Path, tmp_path: Path, soak: Any) -> None:
+    check_random_moments(tiny_model, tmp_path, soak, [kind])
 
 
-def check_random_moments(model: Path, folder: Path, soak: Any) -> None:
-    """Kills runs at random moments, each of which must end with the weights of the unbroken run."""
+def check_random_moments(model: Path, folder: Path, soak: Any, kinds: list[str]) -> None:
+    """Kills runs at random moments, each of which must end like the unbroken run."""
     for number in range(len(soak.runs), soak.count):
         began = time.monotonic()
+        kind = kinds[number % len(kinds)]
         command = [sys.executable, str(PROGRAM), str(model), str(folder / str(number)), "moments", "1"]
-        done = subprocess.run([*command, str(soak.seed + number)], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([*command, str(soak.seed + number), kind], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         [run] = json.loads(done.stdout.splitlines()[-1])["runs"]
         assert run["difference"] <= 1e-6
+        assert run["baselines_equal"] and run["rows_equal"]
         soak.add(run, time.monotonic() - began)
     assert len(soak.runs) == soak.count
     assert any(run["killed"] for run in soak.runs)

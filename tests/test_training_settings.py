@@ -79,8 +79,15 @@ def test_bad_toml_names_the_key(tmp_path: Path, toml: str, says: str) -> None:
     ("name", "value", "expected"),
     [
         ("credit", "foo", "one of seat, trace, group"),
-        ("divisor", "foo", "one of constant, tokens"),
-        ("estimator", "foo", "one of rae, loo, group_mean, grpo, none"),
+        ("divisor", "foo", "one of auto, constant, tokens, turns, traces"),
+        ("estimator", "foo", "one of rae, loo, group_mean, grpo, role_norm, none"),
+        ("loss", "foo", "one of reinforce, ppo_clip, dr_grpo, dapo, gspo, cispo"),
+        ("importance", "foo", "one of auto, none, truncate, mask"),
+        ("importance_unit", "sequence", "one of auto, token, turn, trace"),
+        ("kl_estimator", "k3", "one of exact, k1_reward, k2"),
+        *[("importance_cap", value, "a finite number of at least 1") for value in (0.5, math.inf, None)],
+        *[("clip_high", value, "a finite number above 0") for value in (0.0, math.nan, "1")],
+        ("clip_low", 1.0, r"in \[0, 1\)"),
         *[("lr", value, "a finite number above 0") for value in (0.0, -1.0, math.inf, math.nan, "1", True)],
         *[("grad_clip", value, "a finite number above 0") for value in (0.0, -1.0, math.inf, math.nan)],
         ("parity_tolerance", math.nan, "a finite number above 0"),
@@ -112,6 +119,22 @@ def test_values_from_a_file_are_checked_as_well(tmp_path: Path, line: str) -> No
     (tmp_path / "run.toml").write_text(line)
     with pytest.raises(UsageError, match=f"^{line.partition(' ')[0]} must be"):
         read("--config", str(tmp_path / "run.toml"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"clip_low": 0.1}, "clip_low has no effect on loss=reinforce.*loss=ppo_clip"),
+        ({"clip_high": 0.1}, "clip_high has no effect on loss=reinforce"),
+        ({"loss": "gspo", "importance_unit": "token"}, "set it to turn or trace, or take loss=ppo_clip"),
+        ({"token_rewards": "my_rewards"}, "token_rewards must be module:function"),
+        ({"token_rewards": "my_rewards:"}, "token_rewards must be module:function"),
+    ],
+)
+def test_settings_that_mean_nothing_together_are_refused_with_the_way_out(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says) as caught:
+        TrainConfig(**settings)
+    assert "\n" not in str(caught.value)
 
 
 def test_limits_that_work_are_taken() -> None:

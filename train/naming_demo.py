@@ -76,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if config.env != DEFAULTS.env:
         raise UsageError(f"naming-demo plays {DEFAULTS.env}, but --env {config.env} was given; use self-play for that")
+    if config.harness is not None:
+        raise UsageError(f"naming-demo plays {DEFAULTS.env}, and no --harness {config.harness}; use self-play for that")
+    if config.seated():
+        raise UsageError("naming-demo has one model in all seats, and takes no --roster; use self-play for that")
     initial = resolve_model(config.model)
     began = time.monotonic()
     from llm_arena.training.loop import train  # loads torch

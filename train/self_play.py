@@ -2,6 +2,10 @@
 
     python train/self_play.py --env naming-v0 --model smollm2-135m --steps 25
 
+A pipeline of your own instead of a game, an async function in my_pipeline.py (see docs/harness.md):
+
+    python train/self_play.py --harness my_pipeline:run --starts problems.jsonl --group-size 4
+
 Pure self-play of games with bluffing cycles: give it an anchor (--kl-weight 1) and some entropy (--entropy-weight 0.1).
 The last line of the output is the folder of the trained model, which `llm-arena play` takes as an agent.
 """

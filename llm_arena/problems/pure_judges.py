@@ -5,7 +5,6 @@ A judge is pure. Only its name is recorded; replaying a trace imports its module
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from llm_arena.errors import UsageError, did_you_mean
+from llm_arena.named import load_function
 
 SEAT = "seat"
 """The argument `judge` of a contest that seats judge."""
@@ -30,20 +30,12 @@ def load_judge(name: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[.
     """
     if isinstance(name, str) and name in known:
         return known[name]
-    module, colon, function = str(name).partition(":")
-    if not (colon and module and function):
+    if ":" not in str(name):
         close = did_you_mean(str(name), [*known, SEAT])
         raise UsageError(
             f'judge="{name}"; expected {", ".join(known)}, seat or module:function, e.g. my_judges:shortest.{close}'
         )
-    try:
-        found = getattr(importlib.import_module(module), function, None)
-    except ImportError as error:
-        raise UsageError(f'judge="{name}": module {module} can\'t be imported: {error}') from error
-    if not callable(found):
-        raise UsageError(f'judge="{name}": {module} has no function {function}')
-    judge: Callable[..., Any] = found
-    return judge
+    return load_function("judge", name, "my_judges:shortest")
 
 
 def ask_judge(name: str, judge: Callable[..., Any], arguments: tuple[Any, ...], count: int, called: str) -> list[float]:

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from llm_arena.links import links
 from llm_arena.report.text import ending_words, told
 from llm_arena.types import Cause, Message, Trace, Turn
 
@@ -86,6 +87,8 @@ class TurnView:
     rewards: list[tuple[str, float]]
     mean_logprob: float | None
     "In nats."
+    heard: list[int]
+    "Earlier turns that stand in what the seat was told, by their place, from 1."
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ def view(shown: Shown, most_turns: int) -> EpisodeView:
 
 def _turns(trace: Trace, kept: Iterable[Turn]) -> Iterator[TurnView]:
     place = {seat: number for number, seat in enumerate(trace.seats)}
+    heard = links(trace)
     for turn in kept:
         known = [value for value in turn.logprobs if math.isfinite(value)]
         yield TurnView(
@@ -144,6 +148,7 @@ def _turns(trace: Trace, kept: Iterable[Turn]) -> Iterator[TurnView]:
             messages=told(turn),
             rewards=[(seat, value) for seat, value in turn.rewards.items() if value],
             mean_logprob=sum(known) / len(known) if known else None,
+            heard=[index + 1 for index in heard.get(turn.index, ())],
         )
 
 

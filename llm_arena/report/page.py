@@ -83,7 +83,7 @@ def render(run: RunFiles) -> str:
 
 def _values(run: RunFiles) -> dict[str, object]:
     earned = panels.earnings(run.curves)
-    healthy = panels.health(run.curves, run.config)
+    groups = panels.groups(run.curves, run.config)
     results = run.results
     ratings = results.ratings[:_ROWS] if results else []
     style, script = _part("page.css"), _part("page.js.j2")
@@ -102,8 +102,8 @@ def _values(run: RunFiles) -> dict[str, object]:
         "rating_scale": _scale(ratings),
         "samples": results.samples[:_ROWS] if results else [],
         "earned": earned,
-        "healthy": healthy,
-        "others": panels.others(run.curves, [*earned, *healthy]),
+        "groups": groups,
+        "others": panels.others(run.curves, [*earned, *(panel for group in groups.values() for panel in group)]),
         "curves": list(run.curves.items())[:_ROWS],
         "num_metrics": len(run.curves),
         "picks": run.picks,

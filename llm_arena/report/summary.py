@@ -15,6 +15,7 @@ from llm_arena.rating import Record
 from llm_arena.report.charts import short
 from llm_arena.report.panels import by_role, earnings, tolerance
 from llm_arena.report.run_files import RunFiles
+from llm_arena.training import alarms
 from llm_arena.types import Json
 
 HIGH_SHARE = 0.1
@@ -93,8 +94,9 @@ def comparisons(run: RunFiles) -> list[Record]:
 
 def notices(run: RunFiles) -> list[Notice]:
     """Returns what to know first: what is missing, what failed, what is not healthy; the serious before the rest."""
-    found = [*(Notice(problem, serious=True) for problem in run.problems), *_progress(run), *_faults(run)]
-    return sorted([*found, *_shares(run)], key=lambda notice: not notice.serious)
+    problems = (Notice(problem, serious=True) for problem in run.problems)
+    found = [*problems, *_alarms(run), *_progress(run), *_faults(run), *_shares(run)]
+    return sorted(found, key=lambda notice: not notice.serious)
 
 
 def duration(seconds: float) -> str:
@@ -112,6 +114,25 @@ def _where(run: RunFiles) -> Iterator[tuple[str, str]]:
         if isinstance(given, dict):
             words = (("kind", ""), ("dtype", "dtype "), ("devices", "devices "))
             yield name, ", ".join(before + given[key] for key, before in words if isinstance(given.get(key), str))
+
+
+def _alarms(run: RunFiles) -> Iterator[Notice]:
+    """Yields the alarms that rang, with what was seen the last time; serious if that was near the run's end."""
+    for name in [name for name in run.curves if name.startswith("alarm/")]:
+        at = np.flatnonzero(np.isfinite(run.curves[name].values))
+        if not len(at):
+            continue
+        count = int(at[-1]) + 1
+        values = {metric: curve.values for metric, curve in run.curves.items()}
+        rows = [
+            {metric: float(column[place]) for metric, column in values.items() if np.isfinite(column[place])}
+            for place in alarms.looked_at(count)
+        ]
+        said = [str(alarm) for alarm in alarms.ringing(rows) if f"alarm/{alarm.name}" == name]
+        step = run.curves[name].steps[count - 1]
+        when = f"{len(at):,} of {run.num_steps:,} steps, last at step {step:,.0f}"
+        recent = run.num_steps - count < alarms.WINDOW
+        yield Notice(f"{said[0] if said else name.replace('/', ' ')} [{when}]", serious=recent)
 
 
 def _progress(run: RunFiles) -> Iterator[Notice]:
@@ -158,7 +179,8 @@ def _faults(run: RunFiles) -> Iterator[Notice]:
 
 
 def _shares(run: RunFiles) -> Iterator[Notice]:
-    for metric, what in (("truncated", "were cut by the token cap"), ("illegal", "were not taken by the game")):
+    kinds = (("reply/truncated", "were cut by the token cap"), ("reply/illegal", "were not taken by the game"))
+    for metric, what in kinds:
         ends = {role: curve.mean_of_share(1 - _ENDS, 1) for role, curve in by_role(run.curves, metric).items()}
         high = sorted((share, role) for role, share in ends.items() if share > HIGH_SHARE)[::-1]
         if high:

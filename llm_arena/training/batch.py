@@ -1,19 +1,14 @@
 """Sequences to batches in which every shared prefix is computed once.
 
-The sequences of a batch share prefixes: the rules text, the topic, the moves so far. Merged into prefix trees, each
-unique token goes through the model once. A tree is laid out depth first in one row; token q sees token k exactly if k
-is an ancestor of q or q itself, and its position is its depth, so the hidden state of a node equals the one it has in
-each sequence it stands for. The head runs only at nodes whose next token is trained.
-
-Worked example, sequences `1 2 7` and `1 2 8 9` with 7, 8 and 9 trained. Row: `1 2 8`, for 7 and 9 are only targets.
-Targets: 7 and 8 after node 1 (one row of logits for both), 9 after node 2.
-
-Depth first order makes the mask cheap: the descendants of node k are the nodes k .. end[k] - 1.
+The sequences of a batch share prefixes: the rules text, the topic, the moves so far. Merged into prefix trees (see
+`trees`), each unique token goes through the model once. What the loss needs of each trained token stands in one flat
+table for the whole batch; a micro-batch holds its model inputs, and where in that table its tokens are.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,12 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from llm_arena.training import trees
+from llm_arena.training.attention import tree_mask
+from llm_arena.training.trees import Branch, Ids, Row
+
 PADDING_SHARE = 0.04
 """Rows join a micro-batch while padding stays below this share of it."""
 PADDING_TOKENS = 64
 """Padding that is cheaper than another forward pass, in tokens."""
 
-Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
@@ -41,6 +39,12 @@ class TrainSequence:
     advantage: Floats
     behaviour: Floats
     "Log-probability at sampling time, where `trained`."
+    unit: Ids | None = None
+    "Where `trained`, a number for the turn that sampled the token, unique in the batch. None: all of one turn."
+    trace_unit: int | None = None
+    "A number for the trace and the policy, unique in the batch. None: this sequence is all of it."
+    seat_unit: int | None = None
+    "A number for the trace and the seat, likewise."
 
     def __post_init__(self) -> None:
         """Checks the shapes.
@@ -48,31 +52,63 @@ class TrainSequence:
         Raises:
             ValueError: arrays of different length, or a trained token without context.
         """
-        lengths = {len(self.token_ids), len(self.trained), len(self.advantage), len(self.behaviour)}
+        aligned = [self.token_ids, self.trained, self.advantage, self.behaviour]
+        lengths = {len(array) for array in (aligned if self.unit is None else [*aligned, self.unit])}
         if len(lengths) != 1:
-            raise ValueError(f"token_ids, trained, advantage and behaviour have different lengths: {sorted(lengths)}")
+            raise ValueError(
+                f"token_ids, trained, advantage, behaviour and unit have different lengths: {sorted(lengths)}"
+            )
         if len(self.trained) and self.trained[0]:
             raise ValueError("the first token of a sequence has no context and can't be trained; a prompt is missing")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One prefix tree, depth first: nodes [n] and the uses [U] of its predictions."""
+class Tokens:
+    """The trained tokens of a batch, N of them: sequences in the order given, then by position.
 
-    ids: Ids
-    depth: Ids
-    end: Ids
-    "End (exclusive) of each node's subtree."
-    node: Ids
-    "Per use: the node whose next token is trained."
-    target: Ids
-    advantage: Floats
-    behaviour: Floats
+    The first five columns come with the batch. The others are None until a pass before the updates fills them.
+    """
+
+    advantage: Tensor
+    "[N]"
+    behaviour: Tensor
+    "[N] log-probability at sampling time."
+    turn: Tensor
+    "[N] which turn sampled it, numbered from 0 without gaps."
+    trace: Tensor
+    "[N] which (trace, policy) it belongs to, numbered likewise."
+    seat: Tensor
+    "[N] which (trace, seat), numbered likewise."
+    whole_turns: bool
+    "Whether each turn's tokens stand in one sequence, and so in one micro-batch, as those of a recorded trace do."
+    old: Tensor | None = None
+    "[N] log-probability before the step's first update."
+    reference: Tensor | None = None
+    "[N] log-probability under the reference."
+    now: Tensor | None = None
+    "[N] log-probability before this update, where a loss needs whole turns or traces of them."
+    ratio: Tensor | None = None
+    "[N] importance ratio of the token's whole trace, before it is cut."
+    unit_log_ratio: Tensor | None = None
+    "[N] mean log ratio of the token's whole turn or trace."
+    share: Tensor | None = None
+    "[N] 1 / number of trained tokens of the token's turn or trace, where the loss is a mean by these."
+    kl_to_go: Tensor | None = None
+    "[N] summed log-probability over the reference's of the seat's tokens from this one on, where that is a reward."
+
+    def __len__(self) -> int:
+        """Returns N."""
+        return len(self.advantage)
 
     @property
-    def is_chain(self) -> bool:
-        """Whether no node has two children, so that plain causal attention is the same."""
-        return bool((self.end == len(self.ids)).all())
+    def turns(self) -> int:
+        """How many turns have trained tokens."""
+        return int(self.turn.max()) + 1 if len(self) else 0
+
+    @property
+    def traces(self) -> int:
+        """How many traces have trained tokens."""
+        return int(self.trace.max()) + 1 if len(self) else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +121,8 @@ class MicroBatch:
     "[B, L]"
     attention_mask: Tensor | None
     "[B, 1, L, L], True where the query (third axis) may look; None for plain causal attention."
+    depth: int
+    "Tokens of the longest sequence in it."
     heads: Tensor
     "[P] positions in the flattened [B * L] whose next token is trained."
     counts: Tensor
@@ -93,12 +131,8 @@ class MicroBatch:
     "[U] index into `heads` of each use."
     target: Tensor
     "[U] the trained id."
-    advantage: Tensor
-    "[U]"
-    behaviour: Tensor
-    "[U]"
-    old: Tensor | None = None
-    "[U] log-probabilities before the step's first update; None stands for those of the weights as they are."
+    use: Tensor
+    "[U] index into the batch's tokens."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +141,22 @@ class Batch:
 
     parts: list[list[MicroBatch]]
     "The micro-batches of each minibatch."
+    tokens: Tokens
     total_tokens: int
     "Tokens of all sequences."
     unique_tokens: int
     "Nodes of the prefix trees over the whole batch."
     computed_tokens: int
     "Tokens that go through the model, padding and repeated prefixes included."
-    trained_tokens: int
 
     def __iter__(self) -> Iterator[MicroBatch]:
         """Yields the micro-batches of all minibatches."""
         return itertools.chain.from_iterable(self.parts)
+
+    @property
+    def trained_tokens(self) -> int:
+        """How many tokens get a loss."""
+        return len(self.tokens)
 
     @property
     def unique_ratio(self) -> float:
@@ -128,7 +167,8 @@ class Batch:
 def build(
     sequences: Sequence[TrainSequence],
     *,
-    max_row_tokens: int = 512,
+    max_row_tokens: int = 2048,
+    max_tree_depth: float = math.inf,
     token_budget: int = 2048,
     minibatches: int = 1,
     seed: int = 0,
@@ -139,8 +179,8 @@ def build(
 
     Args:
         sequences: in any order; the gradient doesn't depend on it.
-        max_row_tokens: a tree larger than this is cut where its parts share least; the shared prefix is then repeated,
-            which costs less than attention over one large dense mask.
+        max_row_tokens: a tree larger than this is cut so that the fewest tokens are repeated; one sequence stays whole.
+        max_tree_depth: sequences longer than this share nothing; `Learner.max_tree_depth` is what a model can do.
         token_budget: most tokens (padding included) of a micro-batch, unless one row alone is larger.
         minibatches: how many parts to deal the trees into, as equal in number as can be. Where there are fewer trees,
             they are cut smaller; there are never more parts than sequences with something to train.
@@ -148,119 +188,67 @@ def build(
         dtype: of advantages and behaviour log-probabilities.
         device: of all tensors.
     """
-    full = _sorted([sequence.token_ids for sequence in sequences])
-    unique = _unique_tokens([sequences[index].token_ids for index in full], 0, len(full))
-    trimmed = [_trim(sequence) for sequence in sequences if sequence.trained.any()]
-    rows = list(_rows(trimmed, max_row_tokens))
-    while len(rows) < min(minibatches, len(trimmed)):
+    full = trees.ordered([sequence.token_ids for sequence in sequences])
+    first_use = itertools.accumulate((int(sequence.trained.sum()) for sequence in sequences), initial=0)
+    branches = [
+        Branch.of(sequence.token_ids, sequence.trained, first)
+        for sequence, first in zip(sequences, first_use, strict=False)  # the last sum is the number of all
+        if sequence.trained.any()
+    ]
+    rows = list(trees.rows(branches, max_row_tokens, max_tree_depth))
+    while len(rows) < min(minibatches, len(branches)):
         max_row_tokens //= 2
-        rows = list(_rows(trimmed, max_row_tokens))
+        rows = list(trees.rows(branches, max_row_tokens, max_tree_depth))
     if minibatches > 1:
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
     dealt = [rows[first::minibatches] for first in range(min(minibatches, len(rows)))]
-    parts = [_pack(part, token_budget, dtype, device) for part in dealt]
+    parts = [_packed(part, max_tree_depth, token_budget, dtype, device) for part in dealt]
     return Batch(
         parts=parts,
+        tokens=_table(sequences, dtype, device),
         total_tokens=sum(len(sequence.token_ids) for sequence in sequences),
-        unique_tokens=unique,
+        unique_tokens=trees.unique_tokens([sequences[index].token_ids for index in full]),
         computed_tokens=sum(micro.input_ids.numel() for part in parts for micro in part),
-        trained_tokens=sum(int(sequence.trained.sum()) for sequence in sequences),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trimmed:
-    """A sequence without what comes after its last prediction: inputs [n], and uses [U] by position of the input."""
+def _table(sequences: Sequence[TrainSequence], dtype: torch.dtype, device: str | torch.device) -> Tokens:
+    """Returns the table of trained tokens as far as it is known from the sequences."""
 
-    inputs: Ids
-    node: Ids
-    target: Ids
-    advantage: Floats
-    behaviour: Floats
+    def column(arrays: Sequence[NDArray[np.generic]], kind: type[np.generic]) -> Tensor:
+        picked = [array[one.trained] for array, one in zip(arrays, sequences, strict=True)]
+        return torch.from_numpy(np.concatenate([np.empty(0, kind), *picked]))
 
+    def units(given: Sequence[Ids | None]) -> Tensor:
+        own = 1 + max((int(unit.max(initial=-1)) for unit in given if unit is not None), default=-1)
+        filled = [
+            np.full(len(one.trained), own + index) if unit is None else unit
+            for index, (unit, one) in enumerate(zip(given, sequences, strict=True))
+        ]
+        numbers: Tensor = column(filled, np.int64).unique(return_inverse=True)[1]
+        return numbers.to(device)
 
-def _trim(sequence: TrainSequence) -> _Trimmed:
-    where = np.flatnonzero(sequence.trained)
-    return _Trimmed(
-        inputs=sequence.token_ids[: where[-1]],
-        node=where - 1,
-        target=sequence.token_ids[where],
-        advantage=sequence.advantage[where],
-        behaviour=sequence.behaviour[where],
+    traces = [None if one.trace_unit is None else np.full(len(one.trained), one.trace_unit) for one in sequences]
+    seats = [None if one.seat_unit is None else np.full(len(one.trained), one.seat_unit) for one in sequences]
+    turn = units([one.unit for one in sequences])
+    apart = sum(len(np.unique((one.trained if one.unit is None else one.unit)[one.trained])) for one in sequences)
+    return Tokens(
+        advantage=column([one.advantage for one in sequences], np.float64).to(device, dtype),
+        behaviour=column([one.behaviour for one in sequences], np.float64).to(device, dtype),
+        turn=turn,
+        whole_turns=not len(turn) or apart == int(turn.max()) + 1,
+        trace=units(traces),
+        seat=units(seats),
     )
 
 
-def _sorted(ids: Sequence[Ids]) -> list[int]:
-    """Returns the order in which neighbours share the longest prefixes: lexicographic, by big-endian bytes."""
-    keys = [one.astype(">i8").tobytes() for one in ids]
-    return sorted(range(len(ids)), key=keys.__getitem__)
-
-
-def _common(left: Ids, right: Ids) -> int:
-    shortest = min(len(left), len(right))
-    differs = left[:shortest] != right[:shortest]
-    first = int(differs.argmax()) if shortest else 0
-    return first if shortest and differs[first] else shortest
-
-
-def _unique_tokens(ids: Sequence[Ids], low: int, high: int) -> int:
-    """Returns the number of nodes of the prefix trees of sorted `ids[low:high]`."""
-    return sum(len(ids[i]) - (_common(ids[i - 1], ids[i]) if i > low else 0) for i in range(low, high))
-
-
-def _rows(sequences: Sequence[_Trimmed], max_row_tokens: int) -> Iterator[Row]:
-    if not sequences:
-        return
-    order = _sorted([sequence.inputs for sequence in sequences])
-    ordered = [sequences[index] for index in order]
-    shared = np.array([0] + [_common(a.inputs, b.inputs) for a, b in itertools.pairwise(ordered)])
-    lengths = np.array([len(sequence.inputs) for sequence in ordered])
-    nodes_before = np.concatenate([[0], np.cumsum(lengths - shared)])
-    spans = [(0, len(ordered))]
-    while spans:
-        low, high = spans.pop()
-        size = nodes_before[high] - nodes_before[low] + shared[low]
-        inner = shared[low + 1 : high]
-        if high - low > 1 and (size > max_row_tokens or inner.min() == 0):
-            least = low + 1 + np.flatnonzero(inner == inner.min())
-            middle = (nodes_before[low] + nodes_before[high]) / 2
-            cut = int(least[np.abs(nodes_before[least] - middle).argmin()])
-            spans += [(cut, high), (low, cut)]
-        else:
-            yield _tree(ordered[low:high])
-
-
-def _tree(sequences: Sequence[_Trimmed]) -> Row:
-    """Lays the prefix tree of sorted sequences out depth first."""
-    ids: list[Ids] = []
-    depth: list[Ids] = []
-    node: list[Ids] = []
-    size = 0
-    path = np.empty(0, dtype=np.int64)
-    closed: list[tuple[Ids, int]] = []
-    before = np.empty(0, dtype=np.int64)
-    for sequence in sequences:
-        kept = _common(before, sequence.inputs)
-        closed.append((path[kept:], size))
-        fresh = len(sequence.inputs) - kept
-        path = np.concatenate([path[:kept], np.arange(size, size + fresh)])
-        ids.append(sequence.inputs[kept:])
-        depth.append(np.arange(kept, kept + fresh))
-        node.append(path[sequence.node])
-        size += fresh
-        before = sequence.inputs
-    end = np.full(size, size, dtype=np.int64)
-    for left, at in closed:
-        end[left] = at
-    return Row(
-        ids=np.concatenate(ids),
-        depth=np.concatenate(depth),
-        end=end,
-        node=np.concatenate(node),
-        target=np.concatenate([sequence.target for sequence in sequences]),
-        advantage=np.concatenate([sequence.advantage for sequence in sequences]),
-        behaviour=np.concatenate([sequence.behaviour for sequence in sequences]),
-    )
+def _packed(
+    rows: Sequence[Row], max_tree_depth: float, token_budget: int, dtype: torch.dtype, device: str | torch.device
+) -> list[MicroBatch]:
+    """Puts rows of similar length together, and no chain that is too deep for a mask with a tree that needs one."""
+    deep = [row for row in rows if row.is_chain and len(row.ids) > max_tree_depth]
+    others = [row for row in rows if not (row.is_chain and len(row.ids) > max_tree_depth)]
+    return _pack(others, token_budget, dtype, device) + _pack(deep, token_budget, dtype, device)
 
 
 def _pack(rows: Sequence[Row], token_budget: int, dtype: torch.dtype, device: str | torch.device) -> list[MicroBatch]:
@@ -289,22 +277,17 @@ def _stack(rows: Sequence[Row], dtype: torch.dtype, device: str | torch.device) 
     for i, row in enumerate(rows):
         n = len(row.ids)
         ids[i, :n], depth[i, :n], end[i, :n] = row.ids, row.depth, row.end
-    mask: Tensor | None = None
-    if not all(row.is_chain for row in rows):
-        key = torch.arange(length)
-        query = key[:, None]
-        mask = (key <= query) & (query < torch.from_numpy(end)[:, None, :])
-        mask = mask[:, None].to(device)
+    mask = None if all(row.is_chain for row in rows) else tree_mask(end, device)
     positions = np.concatenate([row.node + i * length for i, row in enumerate(rows)])
     heads, head_of, counts = np.unique(positions, return_inverse=True, return_counts=True)
     return MicroBatch(
         input_ids=torch.from_numpy(ids).to(device),
         position_ids=torch.from_numpy(depth).to(device),
         attention_mask=mask,
+        depth=1 + max(int(row.depth.max()) for row in rows),
         heads=torch.from_numpy(heads).to(device),
         counts=torch.from_numpy(counts).to(device, dtype),
         head_of=torch.from_numpy(head_of).to(device),
         target=torch.from_numpy(np.concatenate([row.target for row in rows])).to(device),
-        advantage=torch.from_numpy(np.concatenate([row.advantage for row in rows])).to(device, dtype),
-        behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in rows])).to(device, dtype),
+        use=torch.from_numpy(np.concatenate([row.use for row in rows])).to(device),
     )

@@ -1,9 +1,14 @@
 """Checkpoints: all that a resumed run needs to equal an unbroken one.
 
 A checkpoint is a folder of safetensors files (weights, anchor, optimizer moments) and `state.json` (step, running
-baselines, sizes of the log files, and the size of each tensor file). No pickle. It is written aside, flushed to the
-disk and renamed, so that a kill at any moment leaves the older ones as they were. Nothing random has a state to save:
-starts, episode seeds and sampling seeds are functions of the run's seed and the step.
+baselines, sizes of the log files, and the size of each file). No pickle. It is written aside, flushed to the disk and
+renamed, so that a kill at any moment leaves the older ones as they were. Nothing random has a state to save: starts,
+episode seeds and sampling seeds are functions of the run's seed and the step.
+
+Where batches are played ahead, those under way are sampled from older weights. A checkpoint has these weights too, and
+a resumed run plays the batches again. They are second names of files that were written for the engine, so they take no
+time but that of reaching the disk. The batches themselves would be smaller, but they can't be had when the engine dies
+or when a person does not want to wait.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError
@@ -20,10 +26,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llm_arena.errors import TrainingError
-from llm_arena.training.whole_folder import PART, write_whole
+from llm_arena.training.whole_folder import PART, link_folder, write_whole
 
 STATE = "state.json"
 SCHEMA = 1
+SUFFIX = ".safetensors"
+POLICIES = "policies"
+"""Where the tensors of several policies are, a folder each."""
+OLDER = "older"
+"""Where weights of earlier steps are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,29 +47,43 @@ class Checkpoint:
     state: dict[str, Any]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Loads the tensor files, by name without suffix.
+        """Loads the tensor files, by name without suffix, e.g. `model`; of several policies `a/model`.
 
         Raises:
             TrainingError: a file is damaged.
         """
+        names = [name for name in self.state["files"] if not name.startswith(f"{OLDER}/")]
         try:
-            return {Path(name).stem: load_file(self.path / name) for name in self.state["files"]}
+            return {
+                name.removesuffix(SUFFIX).removeprefix(f"{POLICIES}/"): load_file(self.path / name) for name in names
+            }
         except (OSError, SafetensorError) as error:
             raise TrainingError(
                 f"the checkpoint {self.path} can't be read: {error}. Delete it to go on from the one before"
             ) from error
 
+    def older(self, name: str) -> Path:
+        """Returns the folder of older weights that was given to `save` under a name."""
+        return self.path / OLDER / name
+
 
 def save(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], *, keep: int = 2
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    *,
+    older: Mapping[str, Path] = MappingProxyType({}),
+    keep: int = 2,
 ) -> Path:
     """Writes a checkpoint and removes all but the newest `keep`.
 
     Args:
         folder: of all checkpoints of the run.
         step: optimizer steps that were done.
-        tensors: file name without suffix -> tensors by name.
+        tensors: name -> tensors by name, as `Checkpoint.tensors` returns them.
         state: JSON.
+        older: name -> folder of older weights that batches under way are sampled from; see `Checkpoint.older`.
         keep: how many checkpoints stay.
 
     Raises:
@@ -68,8 +93,13 @@ def save(
 
     def fill(aside: Path) -> None:
         for name, group in tensors.items():
-            save_file({key: tensor.contiguous() for key, tensor in group.items()}, aside / f"{name}.safetensors")
-        files = {file.name: file.stat().st_size for file in sorted(aside.iterdir())}
+            file = aside / (f"{POLICIES}/{name}{SUFFIX}" if "/" in name else f"{name}{SUFFIX}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_file({key: tensor.contiguous() for key, tensor in group.items()}, file)
+        for name, source in older.items():
+            link_folder(source, aside / OLDER / name)
+        written = sorted(path for path in aside.rglob("*") if path.is_file())
+        files = {file.relative_to(aside).as_posix(): file.stat().st_size for file in written}
         record = {"schema": SCHEMA, "step": step, "files": files, **state}
         (aside / STATE).write_text(json.dumps(record, indent=1), encoding="utf-8")
 

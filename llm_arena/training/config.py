@@ -15,14 +15,19 @@ import tyro
 
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import UsageError
+from llm_arena.tokens import History
 from llm_arena.training.credit import CreditBy, Estimator
 
-Divisor = Literal["constant", "tokens"]
-LossName = Literal["reinforce", "ppo_clip"]
+Divisor = Literal["auto", "constant", "tokens", "turns", "traces"]
+LossName = Literal["reinforce", "ppo_clip", "dr_grpo", "dapo", "gspo", "cispo"]
+ImportanceHow = Literal["auto", "none", "truncate", "mask"]
+ImportanceUnit = Literal["auto", "token", "turn", "trace"]
+KlHow = Literal["exact", "k1_reward", "k2"]
 KlReference = Literal["ema", "initial"]
 PublishHow = Literal["auto", "adapter", "merged"]
+TrackerName = Literal["none", "tensorboard", "wandb", "trackio"]
 
-WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces", "tensorboard")
+WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces", "tracker")
 """Settings that change neither samples nor weights: a resumed run may have others."""
 _EXAMPLE = """'{"namers": 4}'"""
 
@@ -31,7 +36,7 @@ _COUNTS = (
     *("token_budget", "max_row_tokens", "checkpoint_every", "probe_every", "epochs", "minibatches"),
 )
 _NOT_NEGATIVE = ("lr_end", "weight_decay", "kl_weight", "entropy_weight", "entropy_weight_end")
-_MAY_BE_NONE = ("lr_end", "entropy_weight_end", "parity_tolerance")
+_MAY_BE_NONE = ("lr_end", "entropy_weight_end", "parity_tolerance", "clip_low", "clip_high")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +55,16 @@ class TrainConfig:
     """Id of the game."""
     env_args: str = "{}"
     """Keyword arguments of the game, as a JSON object. A TOML table and, from Python, a dict are taken as well."""
+    harness: str | None = None
+    """An async function in place of a game, as `module:function`. It is called with each start, whole; see
+    docs/harness.md. In `roster`, `*` is every role that is not named."""
     model: str = "smollm2-135m"
     """A known model, a Hugging Face folder, or a hub id: the weights to start from."""
     opponent: str | None = None
     """An agent string for all seats but one; the trained seat rotates. None: the model plays every seat."""
     roster: str = "{}"
     """Who holds which role or seat, as a JSON object of agent strings, e.g. '{"verifier": "smollm2-135m"}'. What is not
-    named there, or is named `learner`, is trained."""
+    named there, or is named `learner`, is trained; `learner:NAME` trains a further policy with weights of its own."""
     num_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 25
     """Steps of the run: each plays, learns, and hands new weights to the engine."""
 
@@ -76,20 +84,34 @@ class TrainConfig:
     force_trace_credit: bool = False
     """Allow credit by trace in a zero-sum game, where it has no signal."""
     estimator: Estimator = "rae"
-    """From rewards to advantages: a running baseline per role (rae), or comparison within groups."""
+    """From rewards to advantages: a running baseline per role (rae), comparison within groups (loo, group_mean, grpo),
+    or with all of a role in the batch (role_norm)."""
     baseline_decay: float = 0.95
     """Decay of the running baseline, per vote."""
     bias_correction: bool = True
     """Divide the running baseline by the weight it has gathered so far."""
 
+    token_rewards: str | None = None
+    """Rewards and masks by token, as `module:function`: from a trace to {turn index: {"rewards": [...], "trained":
+    [...]}}. None: the game's own, where it has some."""
+
     loss: LossName = "reinforce"
-    """The policy loss. `ppo_clip` bounds the ratio to the weights before the update."""
-    clip_low: float = 0.2
-    """`ppo_clip`: the ratio counts down to 1 - clip_low."""
-    clip_high: float = 0.2
-    """`ppo_clip`: the ratio counts up to 1 + clip_high."""
+    """The policy loss. All but `reinforce` bound the ratio to the weights before the step's first update."""
+    clip_low: float | None = None
+    """The ratio counts down to 1 - clip_low. None: as the loss's authors have it."""
+    clip_high: float | None = None
+    """The ratio counts up to 1 + clip_high. None: as the loss's authors have it."""
+    importance: ImportanceHow = "auto"
+    """Weights for tokens that the learner would sample with another probability than the engine did: cut at
+    importance_cap (truncate), or 0 above it (mask). `auto`: none for a float32 engine with the newest weights, else
+    truncate."""
+    importance_cap: float = 2.0
+    """The largest weight."""
+    importance_unit: ImportanceUnit = "auto"
+    """What has one weight, and one ratio in `gspo`: a token, a turn, or all of the policy's tokens in a trace. `auto`:
+    token; with `gspo` turn."""
     epochs: int = 1
-    """Passes over each step's tokens. More than one wants `ppo_clip`."""
+    """Passes over each step's tokens. More than one wants a loss that bounds the ratio."""
     minibatches: int = 1
     """Optimizer updates per pass."""
     lora_rank: int = 0
@@ -111,10 +133,14 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     grad_clip: float = 1.0
     """Largest norm of the whole gradient."""
-    divisor: Divisor = "constant"
-    """What the loss is divided by: the planned number of trained seats per step, or the trained tokens of the batch."""
+    divisor: Divisor = "auto"
+    """What the loss is divided by: the planned number of trained seats per step (constant), the trained tokens of the
+    batch, or the mean is taken over each turn or trace first, then over these. `auto`: the loss's own."""
     kl_weight: float = 0.0
     """Weight of KL(policy || reference) at trained tokens: the anchor of pure self-play."""
+    kl_estimator: KlHow = "exact"
+    """The KL over the whole vocabulary in the loss (exact), or from the sampled tokens alone: as a cost in their
+    rewards (k1_reward), or squared in the loss (k2)."""
     kl_reference: KlReference = "ema"
     """The reference: a slow average of the policy's own weights, or the initial model (with LoRA: the base without the
     adapter, which takes no memory)."""
@@ -135,6 +161,11 @@ class TrainConfig:
     """Token cap of a seat's whole conversation. None: the model's own."""
     system: str | None = None
     """System text of every model in a seat, put before the game's own. None: the game's alone."""
+    history: History = "template"
+    """A model's own past in its next prompt: as its chat template prints it now (many drop old thinking, which begins a
+    new sequence), or as it was sent and sampled (append). See docs/tokens.md."""
+    thinking: bool | None = None
+    """Switch thinking on or off for models whose chat template can. None: as the template has it."""
     retries: int | None = None
     """Second chances for a reply that can't be read. None: the game's own setting."""
     illegal: str | None = None
@@ -146,12 +177,17 @@ class TrainConfig:
     """What serves the models."""
     learner: LearnerSettings = field(default_factory=LearnerSettings)
     """Where the learner lives."""
+    max_staleness: int = 0
+    """Play up to so many steps ahead while the learner works: a batch is then sampled with weights that are that many
+    updates old. 0: playing and learning take turns."""
     max_open_episodes: int = 64
     """Episodes that are open at once."""
     token_budget: int = 2048
     """Most tokens in one forward pass of the learner; does not change the gradient."""
-    max_row_tokens: int = 512
+    max_row_tokens: int = 2048
     """Prefix trees above this size are cut in two."""
+    recompute: bool = False
+    """Compute activations once more in the backward pass instead of keeping them: less memory, about a third slower."""
     seed: int = 0
     """Seed of the whole run."""
 
@@ -164,8 +200,9 @@ class TrainConfig:
     """Steps between checkpoints. The last step always has one."""
     keep_traces: int = 1
     """Write the traces of every so many steps to traces.jsonl; 0 writes none."""
-    tensorboard: bool = False
-    """Write the metrics for TensorBoard as well, into the run's folder."""
+    tracker: TrackerName = "none"
+    """Give the metrics to a tracker as well: `tensorboard` and `wandb` (offline unless WANDB_MODE says otherwise) write
+    into the run's folder, `trackio` into its own database on this machine."""
     run_dir: str | None = None
     """The run's folder. None: runs/SCRIPT-HASH, so that the same command finds its run again."""
     fresh: bool = False
@@ -188,7 +225,7 @@ class TrainConfig:
                 raise UsageError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name in _COUNTS:
             self._check(name, "a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1)
-        for name in ("seed", "warmup_steps", "keep_traces", "lora_rank"):
+        for name in ("seed", "warmup_steps", "keep_traces", "lora_rank", "max_staleness"):
             self._check(name, "a whole number of at least 0", lambda value: isinstance(value, int) and value >= 0)
         why = "a finite number above 0 in training, for greedy replies have no gradient"
         self._check("temperature", why, lambda value: value > 0)
@@ -198,8 +235,29 @@ class TrainConfig:
             self._check(name, "a finite number of at least 0", lambda value: value >= 0)
         for name in ("baseline_decay", "ema_decay", "clip_low"):
             self._check(name, "a number in [0, 1)", lambda value: 0 <= value < 1)
+        self._check("importance_cap", "a finite number of at least 1", lambda value: value >= 1)
+        self._check_objective()
         if self.publish == "adapter" and not self.lora_rank:
             raise UsageError("publish=adapter needs an adapter: set lora_rank, e.g. to 16")
+
+    def _check_objective(self) -> None:
+        """Refuses what would have no effect or no meaning together.
+
+        Raises:
+            UsageError: two settings of the loss don't go together.
+        """
+        for name in ("clip_low", "clip_high"):
+            if self.loss == "reinforce" and getattr(self, name) is not None:
+                raise UsageError(f"{name} has no effect on loss=reinforce; leave it out, or take loss=ppo_clip")
+        if self.loss == "gspo" and self.importance_unit == "token":
+            raise UsageError(
+                "loss=gspo has one ratio for a whole turn or trace, but importance_unit is token; set it to turn or "
+                "trace, or take loss=ppo_clip, which has one for each token"
+            )
+        if self.token_rewards is not None and not all(str(self.token_rewards).partition(":")):
+            raise UsageError(
+                f"token_rewards must be module:function, e.g. my_rewards:per_token; got {self.token_rewards!r}"
+            )
 
     def _check(self, name: str, expected: str, fits: Callable[[float], bool]) -> None:
         value = getattr(self, name)

@@ -7,15 +7,26 @@ Three rules hold here.
 - Every (trace, seat) has one vote in its baseline, however many turns or sequences it has.
 - Void traces have no reward, no tokens and no effect on their siblings.
 
-With w the reward of one (trace, seat), the estimators are
+With w the reward of one (trace, seat), its token rewards included, the estimators are
 
     none        A = w
     rae         A = w - b(env, role);  b is an EMA over votes, read before it is updated   (SPIRAL, arXiv:2506.24119)
     loo         A = w - mean of the others in the group                                    (RLOO, arXiv:2402.14740)
     group_mean  A = w - mean of the group                                                  (Dr. GRPO, arXiv:2503.20783)
     grpo        A = (w - mean) / std of the group                                          (arXiv:2402.03300)
+    role_norm   A = (w - mean) / std over the batch's votes of one (env, role)             (MARSHAL, arXiv:2510.15414)
 
 where a group is the votes of one role under one group id; for the roles that a game names in `peers`, of one episode.
+`role_norm` needs no groups; there the whole batch is one for each role.
+
+Where a group holds several episodes, a seat is compared with the other episodes only: what a sibling of its own
+episode was paid depends on what the seat did, and a baseline that held it would pull towards R_own - R_sibling instead
+of R_own. So with m the mean of the votes of other episodes and n the number of episodes, `loo` is w - m and the mean
+that the last three subtract leaves (w - m) (n - 1) / n; for one seat of a role in an episode that is the table above.
+Where a group is one episode, or one contest under a group reward, siblings are what there is to compare with.
+
+Tokens of one seat have one advantage, unless there are token rewards: then that of token t is A minus what the seat
+earned before t, in the same scale (`Credit.scales`). A constant for all its tokens is the special case.
 """
 
 from __future__ import annotations
@@ -23,12 +34,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from llm_arena.errors import UsageError
+from llm_arena.training.token_rewards import TokenRewards, TurnSignal, earned, read
 from llm_arena.types import Trace
 
-Estimator = Literal["rae", "loo", "group_mean", "grpo", "none"]
+Estimator = Literal["rae", "loo", "group_mean", "grpo", "role_norm", "none"]
 CreditBy = Literal["seat", "trace", "group"]
 GroupReward = Callable[[list[Trace]], Sequence[tuple[float, Mapping[str, float]]]]
 
@@ -61,7 +73,11 @@ class Credit:
     advantages: dict[tuple[str, str], float] = field(default_factory=dict)
     "By (trace id, seat). A seat that is absent has no signal and trains nothing."
     rewards: dict[tuple[str, str], float] = field(default_factory=dict)
-    "The reward behind each advantage, where it is known."
+    "The reward behind each advantage, where it is known; token rewards included."
+    scales: dict[tuple[str, str], float] = field(default_factory=dict)
+    "What a token reward counts in each advantage: 1 / std under grpo and role_norm, 0 without any contrast, else 1."
+    signals: dict[str, dict[int, TurnSignal]] = field(default_factory=dict)
+    "Token rewards and masks, by trace id and turn index."
     metrics: dict[str, list[float]] = field(default_factory=dict)
     "What a group reward reported besides the rewards."
     groups: int = 0
@@ -77,6 +93,15 @@ class Credit:
         """Returns the advantage of a seat in a trace, or None if it has none."""
         value = self.advantages.get((trace_id, seat))
         return self.advantages.get((trace_id, EVERY_SEAT)) if value is None else value
+
+    def credits_whole(self, trace_id: str) -> bool:
+        """Whether one advantage serves all seats of a trace (credit by trace)."""
+        return (trace_id, EVERY_SEAT) in self.advantages
+
+    def scale_of(self, trace_id: str, seat: str) -> float:
+        """Returns what a token reward counts in the advantage of a seat in a trace."""
+        key = trace_id, EVERY_SEAT if self.credits_whole(trace_id) else seat
+        return self.scales.get(key, 1.0)
 
 
 class Baselines:
@@ -224,11 +249,12 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
     for vote in votes:
         if vote.reward is None or not math.isfinite(vote.reward):
             credit.missing += 1
-            credit.advantages[vote.trace_id, vote.seat] = 0.0
+            credit.advantages[vote.trace_id, vote.seat] = credit.scales[vote.trace_id, vote.seat] = 0.0
         else:
             known.append((vote, float(vote.reward)))
             credit.rewards[vote.trace_id, vote.seat] = float(vote.reward)
-    credit.groups = len({(vote.group, vote.role) for vote in votes})
+    together = _role if estimator == "role_norm" else _group
+    credit.groups = len({together(vote) for vote in votes})
     match estimator:
         case "none":
             credit.advantages.update({(vote.trace_id, vote.seat): reward for vote, reward in known})
@@ -236,12 +262,24 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
             if baselines is None:
                 raise UsageError("the estimator rae needs running baselines")
             _running(known, baselines, credit)
-        case "loo" | "group_mean" | "grpo":
-            _within_groups(known, estimator, credit)
-            credit.uninformative += credit.groups - len({(vote.group, vote.role) for vote, _ in known})
+        case "loo" | "group_mean" | "grpo" | "role_norm":
+            groups: dict[tuple[str, str], list[tuple[Vote, float]]] = {}
+            for vote, reward in known:
+                groups.setdefault(together(vote), []).append((vote, reward))
+            for members in groups.values():
+                _compare(members, estimator, credit)
+            credit.uninformative += credit.groups - len(groups)
         case _:
-            raise UsageError(f"unknown estimator {estimator!r}; known are rae, loo, group_mean, grpo, none")
+            raise UsageError(f"unknown estimator {estimator!r}; known are {', '.join(get_args(Estimator))}")
     return credit
+
+
+def _group(vote: Vote) -> tuple[str, str]:
+    return vote.group, vote.role
+
+
+def _role(vote: Vote) -> tuple[str, str]:
+    return vote.env_id, vote.role
 
 
 def _running(known: list[tuple[Vote, float]], baselines: Baselines, credit: Credit) -> None:
@@ -260,22 +298,34 @@ def _running(known: list[tuple[Vote, float]], baselines: Baselines, credit: Cred
             baselines.update(vote.env_id, vote.role, reward)
 
 
-def _within_groups(known: list[tuple[Vote, float]], estimator: Estimator, credit: Credit) -> None:
-    groups: dict[tuple[str, str], list[tuple[Vote, float]]] = {}
-    for vote, reward in known:
-        groups.setdefault((vote.group, vote.role), []).append((vote, reward))
-    for members in groups.values():
-        rewards = [reward for _, reward in members]
-        size = len(rewards)
-        mean = math.fsum(rewards) / size
-        std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / size)
-        if std <= NOISE_FLOOR * max(1.0, *(abs(reward) for reward in rewards)):
-            credit.uninformative += 1
-            scale = 0.0
+def _compare(members: Sequence[tuple[Vote, float]], estimator: Estimator, credit: Credit) -> None:
+    """Sets the advantages of votes that are compared with each other."""
+    rewards = [reward for _, reward in members]
+    size = len(rewards)
+    mean = math.fsum(rewards) / size
+    std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / size)
+    scaled = estimator in ("grpo", "role_norm")
+    if std <= NOISE_FLOOR * max(1.0, *(abs(reward) for reward in rewards)):
+        credit.uninformative += 1
+        for vote, _ in members:
+            credit.advantages[vote.trace_id, vote.seat] = 0.0
+            # Equal sums may hide different token rewards, whose part in the mean gradient must not depend on that.
+            credit.scales[vote.trace_id, vote.seat] = 0.0 if scaled or size == 1 else 1.0
+        return
+    units: dict[str, list[float]] = {}
+    for vote, reward in members:
+        units.setdefault(vote.unit, []).append(reward)
+    apart = 1 < len(units) < size
+    for vote, reward in members:
+        if apart:
+            own = units[vote.unit]
+            others = (size * mean - math.fsum(own)) / (size - len(own))
+            left = (reward - others) * (1.0 if estimator == "loo" else (len(units) - 1) / len(units))
         else:
-            scale = {"group_mean": 1.0, "loo": size / max(size - 1, 1), "grpo": 1 / std}[estimator]
-        for vote, reward in members:
-            credit.advantages[vote.trace_id, vote.seat] = (reward - mean) * scale
+            left = (reward - mean) * (size / (size - 1) if estimator == "loo" else 1.0)
+        scale = 1 / std if scaled else 1.0
+        credit.advantages[vote.trace_id, vote.seat] = left * scale
+        credit.scales[vote.trace_id, vote.seat] = scale
 
 
 def check(
@@ -304,6 +354,7 @@ def assign(
     learners: Callable[[Trace], Iterable[str]],
     group_reward: GroupReward | None = None,
     peers: Collection[str] = (),
+    token_rewards: TokenRewards | None = None,
 ) -> Credit:
     """Returns the advantages of a batch of traces.
 
@@ -316,9 +367,10 @@ def assign(
         learners: the seats of a trace that are being trained.
         group_reward: for `by="group"`.
         peers: roles whose seats are compared within their episode, under `by="seat"`; see `ArenaEnv.peers`.
+        token_rewards: pays single tokens, and may keep some from being trained; see `token_rewards`.
 
     Raises:
-        UsageError: credit by group without a group reward.
+        UsageError: credit by group without a group reward, or token rewards that don't fit their trace.
     """
     metrics: dict[str, list[float]] = {}
     incomplete = 0
@@ -333,7 +385,19 @@ def assign(
         check(by, group_reward=group_reward)
         assert group_reward is not None  # checked above
         votes, metrics, incomplete = votes_by_group(traces, learners, group_reward)
+    signals: dict[str, dict[int, TurnSignal]] = {}
+    if token_rewards is not None:
+        by_id = {trace.id: trace for trace in traces if not trace.void}
+        signals = {id: read(token_rewards, trace) for id, trace in by_id.items()}
+        votes = [_with_token_rewards(vote, by_id[vote.trace_id], signals[vote.trace_id]) for vote in votes]
     credit = estimate(votes, estimator, baselines)
-    credit.metrics, credit.incomplete = metrics, incomplete
+    credit.metrics, credit.incomplete, credit.signals = metrics, incomplete, signals
     credit.void = sum(trace.void for trace in traces)
     return credit
+
+
+def _with_token_rewards(vote: Vote, trace: Trace, signals: Mapping[int, TurnSignal]) -> Vote:
+    """Returns the vote with the token rewards of its seat, or of the whole trace, added to its reward."""
+    if vote.reward is None:
+        return vote
+    return replace(vote, reward=vote.reward + earned(trace, signals, None if vote.seat == EVERY_SEAT else vote.seat))

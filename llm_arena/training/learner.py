@@ -13,9 +13,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -23,11 +24,16 @@ from torch import Tensor
 
 from llm_arena.errors import TrainingError
 from llm_arena.training import losses
-from llm_arena.training.batch import Batch, MicroBatch
-from llm_arena.training.loading import head_is_separate, load_model, saved_buffers
+from llm_arena.training.attention import max_tree_depth, use_trees
+from llm_arena.training.batch import Batch, MicroBatch, Tokens
+from llm_arena.training.heads import Head, Predictions, Rows
+from llm_arena.training.loading import load_model, recompute_layers, saved_buffers
 from llm_arena.training.lora import Adapter, LoraSettings
-from llm_arena.training.objective import StepSettings, StepStats
+from llm_arena.training.objective import StepSettings, StepStats, objective, prepared
 from llm_arena.training.reference import Kind, Reference
+
+Column = Literal["old", "reference", "now"]
+"""Columns of a batch's tokens that take a pass through a model."""
 
 
 class Learner:
@@ -38,10 +44,12 @@ class Learner:
         reference: what `kl_weight` pulls to, if anything.
         weight_decay: AdamW's.
         lora: trains an adapter of this size, which is put into `model`. None trains all weights.
+        recompute: whether the backward pass computes the layers' activations once more, which costs about a third more
+            time and leaves of them one hidden state per layer in memory.
 
     Raises:
         ModelError: the model has no output head.
-        UsageError: the adapter's targets are not in the model.
+        UsageError: the adapter's targets are not in the model, or its layers can't be recomputed.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Learner:
         reference: Kind | None = None,
         weight_decay: float = 0.0,
         lora: LoraSettings | None = None,
+        recompute: bool = False,
     ) -> None:
         self.lora = lora
         self._adapter = Adapter(model, lora) if lora is not None else None
@@ -61,7 +70,12 @@ class Learner:
         )
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
         self.reference = Reference(reference, self.parameters, self._adapter) if reference is not None else None
-        self._split_head = head_is_separate(self.model)
+        use_trees(self.model)
+        self.max_tree_depth = max_tree_depth(self.model)
+        """How long sequences may be that share a row, in tokens: give it to `batch.build`."""
+        self._head = Head(self.model)
+        if recompute:
+            recompute_layers(self.model)
 
     @classmethod
     def load(
@@ -71,6 +85,7 @@ class Learner:
         reference: Kind | None = None,
         weight_decay: float = 0.0,
         lora: LoraSettings | None = None,
+        recompute: bool = False,
         device: str | torch.device = "cpu",
     ) -> Learner:
         """Loads a Hugging Face folder in float32.
@@ -80,7 +95,7 @@ class Learner:
             UsageError: the adapter's targets are not in the model.
         """
         model = load_model(directory, device)
-        return cls(model, reference=reference, weight_decay=weight_decay, lora=lora)
+        return cls(model, reference=reference, weight_decay=weight_decay, lora=lora, recompute=recompute)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,34 +119,61 @@ class Learner:
         """
         if not batch.trained_tokens:
             return StepStats()
-        parts = batch.parts
-        updates = settings.epochs * len(parts)
+        updates = settings.epochs * len(batch.parts)
+        batch = self.prepare(batch, settings)
         if updates == 1:
-            found = self._updates(parts, settings)
+            found = self._updates(batch, settings)
         else:
             before = self._copy()
-            parts = [[self._with_old(micro, settings.temperature) for micro in part] for part in parts]
             try:
-                found = self._updates(parts, settings)
+                found = self._updates(batch, settings)
             except TrainingError:
                 self.load_state(before)
                 raise
         if self.reference is not None:
             self.reference.follow(settings.ema_decay)
-        tokens = settings.epochs * batch.trained_tokens
-        return StepStats(
-            loss=found["loss"] / settings.epochs,
-            entropy=found["entropy"] / tokens,
-            kl=found["kl"] / tokens,
-            grad_norm=found["max_norm"],
-            max_gap=found["max_gap"],
-            mean_gap=found["gap"] / tokens,
-            clip_fraction=found["clipped"] / tokens,
-            approx_kl=found["approx_kl"] / tokens,
-            updates=updates,
-        )
+        return StepStats.of(found, trained_tokens=batch.trained_tokens, epochs=settings.epochs, updates=updates)
 
-    def _updates(self, parts: Sequence[Sequence[MicroBatch]], settings: StepSettings) -> dict[str, float]:
+    def prepare(self, batch: Batch, settings: StepSettings) -> Batch:
+        """Returns the batch with all columns of its tokens that a step needs, by a pass before the first update.
+
+        The pass is made only where something needs it.
+        """
+        several = settings.epochs * len(batch.parts) > 1
+        what: list[Column] = ["old"] if settings.needs_old(batch.tokens) or several else []
+        what += ["reference"] if settings.needs_reference else []
+        tokens = self.score(batch, settings.temperature, what)
+        if settings.needs_now(tokens) and several:  # before the first update, the weights now are the old ones
+            tokens = dataclasses.replace(tokens, now=tokens.old)
+        return dataclasses.replace(batch, tokens=prepared(tokens, settings))
+
+    @torch.no_grad()
+    def score(self, batch: Batch, temperature: float, what: Collection[Column]) -> Tokens:
+        """Returns the batch's tokens with some of the columns `old`, `now` and `reference` filled anew.
+
+        Args:
+            batch: whose micro-batches go through the model, without gradient.
+            temperature: of the distribution.
+            what: the columns. `old` and `now` are of the weights as they are.
+
+        Raises:
+            ValueError: the learner has no reference, and `reference` is wanted.
+        """
+        tokens = batch.tokens
+        found: dict[str, Any] = {}
+        for column in what:
+            place = nullcontext() if column != "reference" else self._as_reference()
+            values = torch.empty_like(tokens.behaviour)
+            with place:
+                for micro in batch:
+                    with self._autocast():
+                        rows = self._head.rows(self._inputs(micro), micro.heads)
+                        chosen = self._head.predictions(rows, micro, temperature).chosen
+                    values[micro.use] = chosen.to(values.dtype)
+            found[column] = values
+        return dataclasses.replace(tokens, **found)
+
+    def _updates(self, batch: Batch, settings: StepSettings) -> dict[str, float]:
         """Makes all updates, and returns sums over them; of what begins with `max`, the largest.
 
         Raises:
@@ -140,9 +182,12 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = settings.lr
         found: dict[str, float] = {}
-        for part in itertools.chain.from_iterable([parts] * settings.epochs):
+        for index, part in enumerate(itertools.chain.from_iterable([batch.parts] * settings.epochs)):
             self.optimizer.zero_grad(set_to_none=True)
-            one = self.accumulate(part, settings)
+            if index and settings.needs_now(batch.tokens):
+                tokens = self.score(batch, settings.temperature, ["now"])
+                batch = dataclasses.replace(batch, tokens=prepared(tokens, settings))
+            one = self.accumulate(batch, settings, part)
             norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), settings.grad_clip, foreach=True))
             if not math.isfinite(norm):
                 self._refuse("the gradient", norm)
@@ -154,8 +199,15 @@ class Learner:
                 found[name] = max(before, value) if name.startswith("max") else before + value
         return found
 
-    def accumulate(self, micro_batches: Iterable[MicroBatch], settings: StepSettings) -> dict[str, float]:
+    def accumulate(
+        self, batch: Batch, settings: StepSettings, part: Sequence[MicroBatch] | None = None
+    ) -> dict[str, float]:
         """Adds the gradient of a batch or of a part of it to `.grad`, micro-batch by micro-batch.
+
+        Args:
+            batch: prepared for these settings, see `prepare`.
+            settings: of the step.
+            part: the micro-batches; None takes all of the batch.
 
         Returns:
             Sums over trained tokens, and `max_gap`.
@@ -163,34 +215,16 @@ class Learner:
         Raises:
             TrainingError: the loss is not finite.
         """
-        sums = dict.fromkeys(("loss", "entropy", "kl", "gap", "max_gap", "clipped", "approx_kl"), 0.0)
-        for micro in micro_batches:
-            reference = self._reference_logprobs(micro, settings.temperature) if settings.kl_weight else None
-            logprobs = self._full_logprobs(micro, settings.temperature)
-            chosen = logprobs[micro.head_of, micro.target]
-            now = chosen.detach()
-            old = now if micro.old is None else micro.old
-            rest = (old, micro.behaviour, micro.advantage, torch.ones_like(micro.advantage), settings.divisor)
-            policy = settings.loss(chosen, *rest)
-            spread = (losses.entropy(logprobs if settings.entropy_weight else logprobs.detach()) * micro.counts).sum()
-            total = policy - settings.entropy_weight * spread / settings.divisor
-            if reference is not None:
-                pull = (losses.kl(logprobs, reference) * micro.counts).sum()
-                total = total + settings.kl_weight * pull / settings.divisor
-                sums["kl"] += float(pull.detach())
+        sums: dict[str, float] = {}
+        for micro in batch if part is None else part:
+            predictions = self._predictions(micro, settings)
+            total, found = objective(predictions, batch.tokens, micro.use, settings)
             if not math.isfinite(float(total.detach())):
                 self._refuse("the loss", float(total.detach()))
             total.backward()
-            if micro.old is not None:
-                alone = now.clone().requires_grad_()  # the loss's own gradient at the tokens, whatever the loss
-                [slope] = torch.autograd.grad(settings.loss(alone, *rest), alone)
-                sums["clipped"] += float(((slope == 0) & (micro.advantage != 0)).sum())
-                sums["approx_kl"] += float(((now - old).exp() - 1 - (now - old)).sum())
-            gap = (old - micro.behaviour).abs()
-            sums["loss"] += float(policy.detach())
-            sums["entropy"] += float(spread.detach())
-            sums["gap"] += float(gap.sum())
-            sums["max_gap"] = max(sums["max_gap"], float(gap.max()))
+            for name, value in found.items():
+                before = sums.get(name, 0.0)
+                sums[name] = max(before, value) if name.startswith("max") else before + value
         return sums
 
     def logprobs(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], temperature: float) -> Tensor:
@@ -202,36 +236,39 @@ class Learner:
         targets = losses.shifted(ids[0])
         return full[:-1].gather(-1, targets[:, None])[:, 0][len(prompt_ids) - 1 :]
 
-    def _full_logprobs(self, micro: MicroBatch, temperature: float) -> Tensor:
-        """Returns log-probabilities [P, V] over the whole vocabulary at the predicting positions."""
-        inputs = {
+    def _predictions(self, micro: MicroBatch, settings: StepSettings) -> Predictions:
+        """Returns what the weights say of the trained tokens, with gradient."""
+        reference: Rows | None = None
+        with self._autocast():
+            if settings.wants_kl:
+                with self._as_reference():
+                    reference = self._head.frozen_rows(self._inputs(micro), micro.heads)
+            rows = self._head.rows(self._inputs(micro), micro.heads)
+            entropy = settings.wants_entropy
+            return self._head.predictions(rows, micro, settings.temperature, entropy=entropy, reference=reference)
+
+    def _inputs(self, micro: MicroBatch) -> dict[str, Any]:
+        """Returns the model's arguments.
+
+        Raises:
+            TrainingError: sequences share rows in a way that the model can't take.
+        """
+        if micro.attention_mask is not None and micro.depth > self.max_tree_depth:
+            raise TrainingError(
+                f"{type(self.model).__name__} can't take prefix trees {micro.depth} tokens deep exactly; "
+                f"build the batch with max_tree_depth={self.max_tree_depth}"
+            )
+        return {
             "input_ids": micro.input_ids,
             "attention_mask": micro.attention_mask,
             "position_ids": micro.position_ids,
             "use_cache": False,  # with a cache, transformers would not see that rows hold several sequences
         }
-        with self._autocast():
-            if self._split_head:
-                hidden = self.model.base_model(**inputs).last_hidden_state.flatten(0, 1)[micro.heads]
-                logits = self.model.get_output_embeddings()(hidden)
-            else:
-                logits = self.model(**inputs).logits.flatten(0, 1)[micro.heads]
-        if logits.dtype in (torch.bfloat16, torch.float16):
-            logits = logits.float()
-        return torch.log_softmax(logits if temperature == 1 else logits / temperature, dim=-1)
 
-    def _with_old(self, micro: MicroBatch, temperature: float) -> MicroBatch:
-        with torch.no_grad():
-            old = self._full_logprobs(micro, temperature)[micro.head_of, micro.target]
-        return dataclasses.replace(micro, old=old)
-
-    @torch.no_grad()
-    def _reference_logprobs(self, micro: MicroBatch, temperature: float) -> Tensor:
-        """Returns what `_full_logprobs` returns, under the reference."""
+    def _as_reference(self) -> AbstractContextManager[None]:
         if self.reference is None:
             raise ValueError("kl_weight needs a learner with a reference")
-        with self.reference.in_place():
-            return self._full_logprobs(micro, temperature)
+        return self.reference.in_place()
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from llm_arena.engines.onednn import use_onednn
 from llm_arena.engines.transformers_engine import no_progress_bar
@@ -61,19 +63,24 @@ def saved_buffers(model: Any) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in named if name in kept}
 
 
-def head_is_separate(model: Any) -> bool:
-    """Whether logits are just the output head over the last hidden state, so that the head may run on few positions.
+def recompute_layers(model: Any) -> None:
+    """Makes the layers of a model drop their activations and compute them once more in the backward pass, in place.
 
-    Some families scale or cap the logits after the head; they take the slower way.
+    transformers does so only in training mode, which would turn dropout on; here the mode does not matter.
 
     Raises:
-        ModelError: the model has no output head.
+        UsageError: the model's layers are not known.
     """
-    head = model.get_output_embeddings()
-    if head is None or not hasattr(model, "base_model"):
-        raise ModelError(f"{type(model).__name__} has no output head: not a causal language model")
-    ids = torch.arange(2, device=next(model.parameters()).device)[None]
-    with torch.no_grad():
-        whole = model(input_ids=ids, use_cache=False).logits
-        split = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
-    return bool(torch.allclose(whole, split, rtol=1e-4, atol=1e-4))
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UsageError(f"recompute is not known for the layers of {type(model).__name__}; leave it out")
+    for layer in layers:
+        layer.forward = functools.partial(_recomputed, layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

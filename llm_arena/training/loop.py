@@ -1,8 +1,8 @@
 """The training run: starts -> episodes -> credit -> batch -> optimizer step -> new weights to the engine.
 
-Everything up to the trace is what playing and ranking use as well. The run is synchronous: a step plays with the
-newest weights, and its plan depends on the settings and the step number alone. So the same command goes on after a
-kill and ends with the weights of an unbroken run.
+Everything up to the trace is what playing and ranking use as well. A step plays with the newest weights, or with those
+of `max_staleness` steps before (see `rollouts`), and its plan depends on the settings and the step number alone. So the
+same command goes on after a kill and ends with the weights of an unbroken run.
 """
 
 from __future__ import annotations
@@ -10,44 +10,33 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llm_arena.engines.base import Engine
 from llm_arena.engines.choose import chosen, words
 from llm_arena.errors import ArenaError, TrainingError
 from llm_arena.models import resolve_model
-from llm_arena.rollout import play_many
-from llm_arena.runtime import Runtime, ServedPolicy, context_tokens
+from llm_arena.runtime import Runtime
 from llm_arena.tokens import ChatFormat
-from llm_arena.training import batch as batches
-from llm_arena.training import checkpoint, credit, metrics
-from llm_arena.training.batch import Batch
+from llm_arena.training import alarms, checkpoint, credit, metrics
 from llm_arena.training.config import TrainConfig, fingerprint
 from llm_arena.training.credit import Baselines, Credit
-from llm_arena.training.labels import train_sequences
 from llm_arena.training.learner import Learner
 from llm_arena.training.metrics import Row
-from llm_arena.training.objective import StepStats
-from llm_arena.training.placement import Placement, lora_settings, place
+from llm_arena.training.placement import place, refuse_crowd
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
+from llm_arena.training.policies import Learned, TrainedPolicy, folder_names, mask_stale, numbers, staleness
 from llm_arena.training.progress import Progress
-from llm_arena.training.run_folder import RunFolder, copy_model_files
-from llm_arena.training.sources import DealtSource, ListSource, StartSource, derive_seed, digest, read_starts
-from llm_arena.training.step_settings import step_settings
-from llm_arena.training.sync import Publisher
+from llm_arena.training.rollouts import Rollouts, overlap
+from llm_arena.training.run_folder import RunFolder
+from llm_arena.training.sources import DealtSource, ListSource, StartSource, digest, read_starts
 from llm_arena.training.tracking import tracker
 from llm_arena.training.whole_folder import write_whole
-from llm_arena.types import Ending, Trace
+from llm_arena.types import Trace
 
-OnStep = Callable[[Row, Learner], object]
-EXACT_TOLERANCE = 1e-4
-COARSE_TOLERANCE = 0.2
-"""Default `parity_tolerance` in nats for an engine in float32, and in 16 bits (0.02 to 0.05 is usual there)."""
-PROBES = 4
-"""Prompts on which engine and learner are compared."""
+OnStep = Callable[[Row, Mapping[str, Learner]], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +45,15 @@ class TrainResult:
 
     run_dir: Path
     final_dir: Path
-    "A Hugging Face folder: give it to `play` as a model."
+    "A Hugging Face folder: give it to `play` as a model. Of several policies: a folder that holds one for each."
+    models: dict[str, Path]
+    "The Hugging Face folder of each trained policy."
     steps: int
     rows: list[Row]
     "The metrics of every step, as in metrics.jsonl."
     max_logprob_gap: float
-    "Largest |engine - learner| log-probability over all trained tokens of the run, in nats."
+    """Largest |engine - learner| log-probability over the trained tokens of the run that were sampled with the weights
+    that learned from them, in nats."""
     was_complete: bool
     "The run had been completed before, and nothing was done."
 
@@ -83,7 +75,7 @@ def train(
         roster: role or seat -> `learner`, an agent string, or an agent. None: the learner holds every seat, or all but
             one are held by `config.opponent`.
         source: of starts; None takes `config.starts`, or lets the game deal.
-        on_step: called after each step with its metrics and the learner.
+        on_step: called after each step with its metrics and the learners by policy.
         progress: whether to show a progress bar (in a terminal) or a line per step on standard error.
 
     Raises:
@@ -104,21 +96,43 @@ def train(
             max_lora_rank=config.lora_rank if placed.as_adapter else 0,
         )
         planner = Planner(config, roster, source, runtime)
+        names = folder_names(planner.policies)
+        refuse_crowd(config, placed, len(names))
         settings = _record(config, script, roster, source)
         path = Path(config.run_dir) if config.run_dir else Path("runs") / f"{script}-{fingerprint(settings)}"
         base = resolve_model(config.model)
         chat = ChatFormat.load(base)
+        shared = placed.as_adapter or config.engine.kind != "vllm"
         folder = RunFolder(path, settings, fresh=config.fresh)
         try:
             if folder.complete:
                 print(f"the run in {path} is complete ({config.num_steps} steps); --fresh trains anew", file=sys.stderr)
-                return _result(folder, was_complete=True)
+                return _result(folder, names, was_complete=True)
             if progress and asked.kind != "transformers":
                 print(words(asked), file=sys.stderr, flush=True)
             with tracker(config, folder) as log:
-                trainer = Trainer(config, folder, runtime, engine, planner, base, chat, placed=placed, log=log)
+                policies = [
+                    TrainedPolicy(
+                        name,
+                        short,
+                        config,
+                        placed,
+                        base=base,
+                        # Adapters of one base share an engine, and so do models in this process.
+                        engine=engine if shared or not index else runtime.new_engine(),
+                        runtime=runtime,
+                        weights=path / "weights",
+                    )
+                    for index, (name, short) in enumerate(names.items())
+                ]
+                trainer = Trainer(config, folder, runtime, planner, policies, chat, log=log)
                 trainer.run(on_step=on_step, progress=progress)
-            return _result(folder, was_complete=False)
+            return _result(folder, names, was_complete=False)
+        except (RuntimeError, MemoryError) as error:
+            alarm = alarms.of_error(error)
+            if alarm is None:
+                raise
+            raise TrainingError(str(alarm)) from error
         finally:
             folder.close()
 
@@ -130,11 +144,9 @@ class Trainer:
         config: the settings.
         folder: of the run; its checkpoint, if any, is taken up.
         runtime: where episodes are played.
-        engine: the runtime's engine.
         planner: of the episodes.
-        base: folder of the model to start from.
-        chat: its chat format.
-        placed: where the learner lives, and how its weights reach the engine.
+        policies: what is trained, as it is at the start.
+        chat: the models' chat format.
         log: called with the metrics of each step, beside metrics.jsonl.
     """
 
@@ -143,48 +155,28 @@ class Trainer:
         config: TrainConfig,
         folder: RunFolder,
         runtime: Runtime,
-        engine: Engine,
         planner: Planner,
-        base: Path,
+        policies: Sequence[TrainedPolicy],
         chat: ChatFormat,
         *,
-        placed: Placement,
         log: Callable[[Row], object],
     ) -> None:
         self.config = config
         self.folder = folder
         self.runtime = runtime
-        self.base = base
+        self.planner = planner
+        self.policies = policies
+        self.learners = {policy.name: policy.learner for policy in policies}
         self._log = log
-        self.learner = Learner.load(
-            self.base,
-            reference=config.kl_reference if config.kl_weight > 0 else None,
-            weight_decay=config.weight_decay,
-            lora=lora_settings(config),
-            device=placed.device,
-        )
+        self._watch = alarms.Watch(folder.rows())
         self.baselines = Baselines(config.baseline_decay, bias_correction=config.bias_correction)
-        self.step = 0
+        self.rollouts = Rollouts(runtime, config, self._take)
+        self._started = self.step = 0  # batches that were started, and steps that were learned
         self._saved = 0
         self._consistent = True  # weights, baselines and logs are all those after `step` steps
         if folder.checkpoint is not None:
             self._restore(folder.checkpoint)
-        self.publisher = Publisher(
-            self.learner,
-            engine,
-            runtime,
-            policy=LEARNER,
-            folder=folder.path / "weights",
-            adapter_of=base if placed.as_adapter else None,
-        )
-        self.publisher.publish(self.step)
-        exact = engine.describe().get("dtype", "float32") == "float32"
-        self._tolerance = config.parity_tolerance or (EXACT_TOLERANCE if exact else COARSE_TOLERANCE)
-        runtime.serve(LEARNER, ServedPolicy(engine, LEARNER, chat, context_tokens(base, engine)))
-        self.planner = planner
-        runtime.run(planner.prepare())
-        self.probes = self._probe_prompts(chat)
-        self._check_parity()
+        self._begin(chat)
 
     def run(self, *, on_step: OnStep | None = None, progress: bool = True) -> None:
         """Makes the remaining steps and writes the final model.
@@ -199,7 +191,7 @@ class Trainer:
                     row = self._one_step()
                     bar.show(self.step, row)
                     if on_step is not None:
-                        on_step(row, self.learner)
+                        on_step(row, self.learners)
                     if self.step % config.checkpoint_every == 0 or self.step == config.num_steps:
                         self.save()
             except (KeyboardInterrupt, ArenaError):
@@ -208,36 +200,53 @@ class Trainer:
                 raise
         self._write_final()
 
+    def _begin(self, chat: ChatFormat) -> None:
+        """Brings engines and rollouts to where the next step wants them."""
+        in_flight = self._in_flight()  # in a run that goes on: batches that were being played with older weights
+        self._write_weights()
+        self.rollouts.serve(self.rollouts.version_for(self.step) if in_flight else self.step)
+        for policy in self.policies:
+            policy.serve(chat)
+        self.runtime.run(self.planner.prepare())
+        self.probes = [chat.render(messages) for messages in self.planner.probe_messages()]
+        for step in in_flight:
+            self._start(step)
+        self.rollouts.serve(self.step)
+        self._check_parity()
+
     def _one_step(self) -> Row:
         config, began = self.config, time.perf_counter()
-        plans = self.planner.plans(self.step)
-        traces = self.runtime.run(play_many(plans, self.runtime))
-        played = time.perf_counter()
-        self._refuse_if_all_void(traces)
-        self._refuse_if_nothing_was_sampled(traces)
+        self._start_until(self.step + config.max_staleness)
+        played = self.rollouts.result(self.step)
+        traces = played.traces
         self.runtime.run(self.runtime.sleep())
-        gained, batch, stats = self._learn(traces)
-        learned = time.perf_counter()
-        gap = None
+        came = time.perf_counter()
+        age, oldest = staleness(traces, self.step)
+        gained, learned, dropped = self._learn(traces)
+        ended = time.perf_counter()
+        gap, wrote = None, 0.0
         try:
             if self.step < config.num_steps:
-                self.publisher.publish(self.step)
-                if self.step % config.probe_every == 0:
-                    gap = self._check_parity()
+                gap, wrote = self._hand_over()
         finally:  # the step is done even if its weights can't be published
-            ended = time.perf_counter()
-            row = {"step": self.step} | metrics.of_traces(traces, learner_seats, gained)
-            row |= metrics.of_step(batch, stats, lr=config.lr_at(self.step - 1), clips=config.loss == "ppo_clip")
-            metrics.warn_if_all_guided(row)
+            handed = time.perf_counter()
+            row: Row = {"step": self.step}
+            row |= metrics.of_traces(traces, learner_seats, gained, ignore_truncated=config.ignore_truncated)
+            row |= numbers(learned, lr=config.lr_at(self.step - 1), clips=config.loss != "reinforce", fresh=not oldest)
             row |= {
-                "rollout_seconds": played - began,
-                "learn_seconds": learned - played,
-                "sync_seconds": ended - learned,
-                "step_seconds": ended - began,
-                "tokens_per_second": row["sampled_tokens"] / (ended - began),
+                "staleness": age,
+                "staleness_max": oldest,
+                "stale_tokens_dropped": dropped,
+                "rollout_seconds": played.seconds,
+                "learn_seconds": ended - came,
+                "sync_seconds": handed - ended,
+                "step_seconds": handed - began,
+                "overlap": overlap(played.seconds, ended - came + wrote, handed - began),
+                "tokens_per_second": row["sampled_tokens"] / (handed - began),
             }
             if gap is not None:
                 row["probe_gap"] = gap
+            row |= self._watch.look(row)
             self.folder.log(row)
             self._log(row)
             if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
@@ -245,42 +254,74 @@ class Trainer:
             self._consistent = True
         return row
 
-    def _learn(self, traces: Sequence[Trace]) -> tuple[Credit, Batch, StepStats]:
-        """Makes one optimizer step. An ArenaError leaves everything as it was before."""
+    def _learn(self, traces: Sequence[Trace]) -> tuple[Credit, dict[str, Learned], int]:
+        """Makes one step of every policy. An ArenaError of the first that trains leaves everything as it was before."""
+        config = self.config
         before = self.baselines.state()
         self._consistent = False
+        learned: dict[str, Learned] = {}
         try:
-            gained, batch = self._credited(traces)
-            settings = step_settings(self.config, self.step, batch, self.planner.trained_seats(LEARNER))
-            stats = self.learner.step(batch, settings)
+            gained = credit.assign(
+                traces,
+                by=config.credit,
+                estimator=config.estimator,
+                baselines=self.baselines,
+                learners=learner_seats,
+                group_reward=self.planner.env.group_reward,
+                peers=self.planner.env.peers,
+                token_rewards=self.planner.token_rewards,
+            )
+            dropped = mask_stale(traces, gained, self.step - config.max_staleness)
+            for policy in self.policies:
+                seats = self.planner.trained_seats(policy.name)
+                learned[policy.folder_name] = policy.learn(traces, gained, step=self.step, seats=seats)
         except ArenaError:
             self.baselines.load(before)
-            self._consistent = self.learner.is_finite
+            moved = any(one.stats.updates for one in learned.values())
+            self._consistent = not moved and all(learner.is_finite for learner in self.learners.values())
             raise
         self.step += 1
-        return gained, batch, stats
+        return gained, learned, dropped
 
-    def _credited(self, traces: Sequence[Trace]) -> tuple[Credit, Batch]:
-        config = self.config
-        gained = credit.assign(
-            traces,
-            by=config.credit,
-            estimator=config.estimator,
-            baselines=self.baselines,
-            learners=learner_seats,
-            group_reward=self.planner.env.group_reward,
-            peers=self.planner.env.peers,
-        )
-        batch = batches.build(
-            train_sequences(traces, gained, policy=LEARNER, ignore_truncated=config.ignore_truncated),
-            max_row_tokens=config.max_row_tokens,
-            token_budget=config.token_budget,
-            minibatches=config.minibatches,
-            seed=derive_seed(config.seed, "minibatches", self.step),
-            dtype=self.learner.dtype,
-            device=self.learner.device,
-        )
-        return gained, batch
+    def _hand_over(self) -> tuple[float | None, float]:
+        """Brings the new weights to the engines, or to where they take them.
+
+        Returns:
+            The gap between learners and engines, if this is a step at which they are compared, and the seconds for
+            which the weights were being written.
+        """
+        began = time.perf_counter()
+        self._write_weights()
+        wrote = time.perf_counter() - began
+        compared = self.step % self.config.probe_every == 0
+        if compared or not self.config.max_staleness:
+            self.rollouts.serve(self.step)
+        gap = self._check_parity() if compared else None
+        if self.config.max_staleness:
+            self._start_until(self.step + self.config.max_staleness)
+        return gap, wrote
+
+    def _start_until(self, last: int) -> None:
+        """Starts the batches up to that of step `last`, whose weights are there."""
+        for step in range(self._started, min(last + 1, self.config.num_steps)):
+            self._start(step)
+
+    def _start(self, step: int) -> None:
+        self.rollouts.start(step, self.planner.plans(step))
+        self._started = step + 1
+
+    def _in_flight(self) -> list[int]:
+        """Returns the steps to come whose batches are sampled with older weights than those of now."""
+        ahead = range(self.step, min(self.step + self.config.max_staleness, self.config.num_steps))
+        return [step for step in ahead if self.rollouts.version_for(step) < self.step]
+
+    def _write_weights(self) -> None:
+        for policy in self.policies:
+            policy.publisher.write(self.step)
+
+    async def _take(self, version: int) -> None:
+        for policy in self.policies:
+            await policy.publisher.take(version)
 
     def save(self) -> None:
         """Writes a checkpoint of the steps done so far.
@@ -288,64 +329,51 @@ class Trainer:
         Raises:
             TrainingError: the disk is full or refuses.
         """
-        state = {"baselines": self.baselines.state(), "sizes": self.folder.sizes()}
-        checkpoint.save(self.folder.path / "checkpoints", self.step, self.learner.state(), state)
+        checkpoint.save(
+            self.folder.path / "checkpoints",
+            self.step,
+            {name: tensors for policy in self.policies for name, tensors in policy.state().items()},
+            {"baselines": self.baselines.state(), "sizes": self.folder.sizes()},
+            older={
+                self._older_name(policy, version): policy.publisher.folder(version)
+                for policy in self.policies
+                for version in self._older_versions()
+            },
+        )
         self._saved = self.step
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
-        self.learner.load_state(saved.tensors())
+        tensors = saved.tensors()
+        for policy in self.policies:
+            policy.load_state(tensors)
         self.baselines.load(saved.state["baselines"])
-        self.step = self._saved = saved.step
+        self._started = self.step = self._saved = saved.step
+        for policy in self.policies:
+            for version in self._older_versions():
+                policy.publisher.adopt(version, saved.older(self._older_name(policy, version)))
 
-    def _probe_prompts(self, chat: ChatFormat) -> list[list[int]]:
-        """Returns prompts of the game itself: the opening views of the first step's episodes."""
-        prompts: list[list[int]] = []
-        for plan in self.planner.plans(0)[:PROBES]:
-            env = self.planner.opened(plan)
-            prompts.append(chat.render(env.observe(env.pending[0])["messages"]))
-        return prompts
+    def _older_versions(self) -> list[int]:
+        return sorted({self.rollouts.version_for(step) for step in self._in_flight()})
+
+    def _older_name(self, policy: TrainedPolicy, version: int) -> str:
+        return f"{policy.folder_name or LEARNER}-{version:08d}"
 
     def _check_parity(self) -> float:
-        return self.publisher.check(
-            self.probes,
-            temperature=self.config.temperature,
-            seed=derive_seed(self.config.seed, "probe"),
-            tolerance=self._tolerance,
-            version=self.step,
-            tokens=min(8, self.config.max_new_tokens),
-        )
-
-    def _refuse_if_all_void(self, traces: Sequence[Trace]) -> None:
-        if traces and all(trace.void for trace in traces):
-            failure = traces[0].failure
-            reason = f"{failure.boundary}: {failure.kind}: {failure.message}" if failure else "unknown"
-            raise TrainingError(f"all {len(traces)} episodes of step {self.step} are void; the first: {reason}")
-
-    def _refuse_if_nothing_was_sampled(self, traces: Sequence[Trace]) -> None:
-        overflowed = sum(trace.ending is Ending.CONTEXT_OVERFLOW for trace in traces)
-        tokens = any(
-            turn.completion_ids for trace in traces for turn in trace.turns if turn.seat in learner_seats(trace)
-        )
-        if overflowed and not tokens:
-            raise TrainingError(
-                f"the learner sampled no token in step {self.step}, for {overflowed} of {len(traces)} episodes "
-                f"overflowed the context: raise max_context_tokens (given: {self.config.max_context_tokens}), or lower "
-                f"max_new_tokens (given: {self.config.max_new_tokens})"
-            )
+        return max(policy.check(self.probes, self.step) for policy in self.policies)
 
     def _write_final(self) -> None:
-        def fill(aside: Path) -> None:
-            copy_model_files(self.base, aside)
-            self.learner.save(aside)
+        def write(final: Path, save: Callable[[TrainedPolicy, Path], None], what: str) -> None:
+            def fill(aside: Path) -> None:
+                for policy in self.policies:
+                    directory = aside / policy.folder_name
+                    directory.mkdir(exist_ok=True)
+                    save(policy, directory)
 
-        if self.learner.is_lora:  # first: `final` is what says that the run is complete
-            write_whole(
-                self.folder.path / "adapter",
-                lambda aside: self.learner.save_adapter(aside, self.base),
-                what="the adapter",
-                durable=True,
-            )
-        write_whole(self.folder.final, fill, what="the final model", durable=True)
+            write_whole(final, fill, what=what, durable=True)
+
+        if self.config.lora_rank:  # first: `final` is what says that the run is complete
+            write(self.folder.path / "adapter", TrainedPolicy.save_adapter, "the adapter")
+        write(self.folder.final, TrainedPolicy.save, "the final model")
         shutil.rmtree(self.folder.path / "weights", ignore_errors=True)
 
 
@@ -362,13 +390,14 @@ def _record(config: TrainConfig, script: str, roster: Roster | None, source: Sta
     return config.to_json() | {"script": script, "roster": names, "sha256_of_starts": digest(source)}
 
 
-def _result(folder: RunFolder, *, was_complete: bool) -> TrainResult:
+def _result(folder: RunFolder, names: Mapping[str, str], *, was_complete: bool) -> TrainResult:
     rows = folder.rows()
     return TrainResult(
         run_dir=folder.path,
         final_dir=folder.final,
+        models={policy: folder.final / name for policy, name in names.items()},
         steps=len(rows),
         rows=rows,
-        max_logprob_gap=max((row["max_logprob_gap"] for row in rows), default=0.0),
+        max_logprob_gap=max((row.get("max_logprob_gap", 0.0) for row in rows), default=0.0),
         was_complete=was_complete,
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from llm_arena.agent import Agent
-from llm_arena.env import ArenaEnv
+from llm_arena.env import GroupReward
 from llm_arena.errors import UsageError
+from llm_arena.harness import EVERY_ROLE, HarnessPlan, harness_agents, load_harness
 from llm_arena.registry import make, make_env
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import resolve_roster
@@ -16,7 +20,8 @@ from llm_arena.runtime import Runtime
 from llm_arena.training import credit
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.sources import EXPECTED, Start, StartSource, derive_seed, env_arguments
-from llm_arena.types import EnvSpec, Trace
+from llm_arena.training.token_rewards import TokenRewards, load
+from llm_arena.types import EnvSpec, Message, Trace
 
 LEARNER = "learner"
 """Name of the trained policy, in rosters and in traces. Further ones have a name of their own: `learner:NAME`."""
@@ -24,14 +29,229 @@ LEARNER = "learner"
 CHECKED_STARTS = 10_000
 """So many starts are tried out before a run begins; more would keep a run with a large file waiting."""
 
+PROBES = 4
+"""Chats on which engine and learner are compared."""
+
 Roster = Mapping[str, str | Agent]
 """Role or seat -> `learner`, an agent string, or an agent."""
+
+Seated = Mapping[str, Agent]
+"""The agents of an episode: by seat, or for a harness by role."""
+
+_PROBE = "Name three things that you can count, and say how you would count each."
+_PROBE_CHARACTERS = 2000
+_FOR_GAMES = ("retries", "illegal", "penalty")
+
+
+class Task(ABC):
+    """What a run plays: a game, or a harness."""
+
+    zero_sum: bool
+    group_reward: GroupReward | None
+    token_rewards: TokenRewards | None
+    peers: Collection[str]
+    "Roles whose seats are compared within their episode."
+
+    @abstractmethod
+    def spec(self, start: Start) -> EnvSpec:
+        """Returns the spec of an episode from a start.
+
+        Raises:
+            UsageError: there can be none.
+        """
+
+    @abstractmethod
+    def check(self, start: Start) -> None:
+        """Raises a UsageError for a start that can't be played, as far as can be told before it is."""
+
+    @abstractmethod
+    def tables(self, roster: Roster | None, named: Roster, opponent: str | None) -> list[Roster]:
+        """Returns who holds what, for one start after the other in turn.
+
+        Args:
+            roster: all that hold something.
+            named: some of them; a trained policy holds the rest.
+            opponent: holds all seats but one.
+        """
+
+    @abstractmethod
+    def agents(self, table: Roster, runtime: Runtime, settings: Mapping[str, Any]) -> Seated:
+        """Returns the agents of a table."""
+
+    @abstractmethod
+    def divisor(self, tables: Sequence[Seated], policy: str) -> int:
+        """Returns how much of an episode a policy trains, at most: its seats, or the one run of a harness."""
+
+    @abstractmethod
+    def plan(self, spec: EnvSpec, agents: Seated, **fields: Any) -> EpisodePlan:
+        """Returns the plan of an episode."""
+
+    @abstractmethod
+    def opening(self, plan: EpisodePlan) -> list[Message]:
+        """Returns a chat such as the plan's episode begins with."""
+
+    @abstractmethod
+    def check_group_reward(self, plans: Sequence[EpisodePlan], runtime: Runtime) -> None:
+        """Raises a UsageError where credit by group is known not to work."""
+
+
+class GameTask(Task):
+    """Episodes of a game.
+
+    Raises:
+        UsageError, UnknownName: there is no such game, or it does not take these arguments.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self.env = make_env(config.env, **config.env_kwargs())
+        self.zero_sum = self.env.zero_sum
+        self.group_reward = self.env.group_reward
+        self.token_rewards = self.env.token_rewards
+        self.peers = self.env.peers
+        if self.group_reward is not None and len(self.env.possible_agents) == 1 and config.credit != "group":
+            warnings.warn(
+                f"{self.env.id} has one seat and a group_reward, which credit={config.credit!r} does not ask: only "
+                "what an episode is paid by itself counts. Give --credit group and a --group-size of 2 or more",
+                stacklevel=3,
+            )
+
+    def spec(self, start: Start) -> EnvSpec:
+        """Returns the game with the arguments that the start fills."""
+        filled = env_arguments(
+            start,
+            input_key=self._config.input_key,
+            label_key=self._config.label_key,
+            input_arg=self.env.input_arg,
+            label_arg=self.env.label_arg,
+        )
+        return EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **filled})
+
+    def check(self, start: Start) -> None:
+        """Makes the game."""
+        if start:  # an empty start is the game as it was made already
+            make(self.spec(start))
+
+    def tables(self, roster: Roster | None, named: Roster, opponent: str | None) -> list[Roster]:
+        """With an opponent the learner holds one seat, which moves on; officials are never it."""
+        seats = self.env.possible_agents
+        if roster is not None:
+            return [roster]
+        if opponent is not None:
+            return [
+                {seat: LEARNER if seat == own else opponent for seat in seats}
+                for own in seats
+                if self.env.role_of(own) not in self.env.officials
+            ]
+        free = [seat for seat in seats if not {seat, self.env.role_of(seat)} & named.keys()]
+        return [{**dict.fromkeys(free, LEARNER), **named}]
+
+    def agents(self, table: Roster, runtime: Runtime, settings: Mapping[str, Any]) -> Seated:
+        """Returns the agents by seat."""
+        return resolve_roster(self.env, table, runtime=runtime, **settings)
+
+    def divisor(self, tables: Sequence[Seated], policy: str) -> int:
+        """Officials are not counted: they are paid nothing, so they train nothing."""
+        contest = [seat for seat in self.env.possible_agents if self.env.role_of(seat) not in self.env.officials]
+        return max(sum(table[seat].policy == policy for seat in contest) for table in tables)
+
+    def plan(self, spec: EnvSpec, agents: Seated, **fields: Any) -> EpisodePlan:
+        """Returns the plan of a game."""
+        return EpisodePlan(spec=spec, agents=agents, **fields)
+
+    def opening(self, plan: EpisodePlan) -> list[Message]:
+        """Returns what the first seat to act sees."""
+        env = make(plan.spec)
+        env.reset(seed=plan.seed)
+        messages: list[Message] = env.observe(env.pending[0])["messages"]
+        return messages
+
+    def check_group_reward(self, plans: Sequence[EpisodePlan], runtime: Runtime) -> None:
+        """Has the game pay random episodes of a group: it alone knows which of its settings it can compare."""
+        assert self.group_reward is not None  # credit.check has looked
+        players = resolve_roster(self.env, dict.fromkeys(self.env.possible_agents, "random-legal"), runtime=runtime)
+        traces = runtime.run(play_many([dataclasses.replace(plan, agents=players) for plan in plans], runtime))
+        for turn in (turn for trace in traces for turn in trace.turns):
+            # A script has no tokens, but a game may well pay for them. Any id does; one for each character, and a last.
+            turn.extends, turn.prompt_ids = None, [0]
+            turn.completion_ids, turn.logprobs = [0] * (len(turn.text) + 1), [0.0] * (len(turn.text) + 1)
+        try:
+            credit.votes_by_group(traces, learner_seats, self.group_reward)
+        except UsageError as error:
+            raise UsageError(f"credit by group can't work with these settings of the game: {error}") from error
+
+
+class HarnessTask(Task):
+    """Runs of a harness. Roles are made up by its code, so nothing is known of them before.
+
+    Raises:
+        UsageError: there is no such harness, or a setting has no meaning for one.
+    """
+
+    zero_sum = False
+    peers = ()
+
+    def __init__(self, config: TrainConfig) -> None:
+        assert config.harness is not None  # else it is a game
+        given = {name: getattr(config, name) for name in ("opponent", *_FOR_GAMES)}
+        given["env_args"] = None if config.env_args == "{}" else config.env_args
+        wrong = [name for name, value in given.items() if value is not None]
+        if wrong:
+            hint = (
+                """; a harness has no seats to move on over: say who is frozen by role, e.g. --roster """
+                """'{"solver": "learner", "*": "smollm2-135m"}' with self-play"""
+            )
+            raise UsageError(
+                f"{wrong[0]}={given[wrong[0]]!r:.60} is for games, and harness={config.harness!r} is none"
+                f"{hint if wrong[0] == 'opponent' else ''}"
+            )
+        if config.credit == "trace":
+            raise UsageError(
+                "credit by trace sums the returns of all seats, and how many there are is up to the harness: return "
+                "one number for the whole run, and use credit by seat"
+            )
+        self._harness = load_harness(config.harness)
+        self.group_reward = self._harness.group_reward
+        self.token_rewards = self._harness.token_rewards
+
+    def spec(self, start: Start) -> EnvSpec:
+        """Returns the harness with the whole start as its sample."""
+        return self._harness.spec(start)
+
+    def check(self, start: Start) -> None:
+        """Sees to it that the start is JSON."""
+        self.spec(start)
+
+    def tables(self, roster: Roster | None, named: Roster, opponent: str | None) -> list[Roster]:
+        """Who is not named is trained."""
+        return [roster if roster is not None else {EVERY_ROLE: LEARNER, **named}]
+
+    def agents(self, table: Roster, runtime: Runtime, settings: Mapping[str, Any]) -> Seated:
+        """Returns the agents by role."""
+        return harness_agents(table, runtime=runtime, settings=settings)
+
+    def divisor(self, tables: Sequence[Seated], policy: str) -> int:
+        """One for each run: how many seats it has is known when it has ended, and may hang on the policy."""
+        return 1
+
+    def plan(self, spec: EnvSpec, agents: Seated, **fields: Any) -> EpisodePlan:
+        """Returns the plan of a run."""
+        return HarnessPlan(spec=spec, agents=agents, harness=self._harness, **fields)
+
+    def opening(self, plan: EpisodePlan) -> list[Message]:
+        """Returns the sample as a user's message: what the harness makes of it is not known before it runs."""
+        sample = plan.spec.kwargs["sample"]
+        text = sample.get("prompt") or (json.dumps(sample, ensure_ascii=False) if sample else _PROBE)
+        return [{"role": "user", "content": str(text)[:_PROBE_CHARACTERS]}]
+
+    def check_group_reward(self, plans: Sequence[EpisodePlan], runtime: Runtime) -> None:
+        """Checks nothing: a harness may do anything, and is not called for a try."""
 
 
 class Planner:
     """Plans the episodes of each step; the plan of a step depends on settings and step alone.
 
-    Every seat that the learner holds is trained, all others are frozen: one code path for self-play and for fixed
+    Every seat that a trained policy holds is trained, all others are frozen: one code path for self-play and for fixed
     opponents, with different rosters. With `config.opponent` the learner holds one seat, which moves on with every
     start, so that all seats are trained equally often and all episodes of a group have the same seats.
 
@@ -49,7 +269,10 @@ class Planner:
     def __init__(self, config: TrainConfig, roster: Roster | None, source: StartSource, runtime: Runtime) -> None:
         self._config = config
         self._source = source
-        self.env = make_env(config.env, **config.env_kwargs())
+        self.env: Task = GameTask(config) if config.harness is None else HarnessTask(config)
+        """What is played."""
+        self.token_rewards = self.env.token_rewards if config.token_rewards is None else load(config.token_rewards)
+        """Pays single tokens: the function that the settings name, else the game's or the harness's own."""
         self._check_starts()
         credit.check(
             config.credit,
@@ -57,40 +280,25 @@ class Planner:
             force=config.force_trace_credit,
             group_reward=self.env.group_reward,
         )
-        seats = self.env.possible_agents
-        if self.env.group_reward is not None and len(seats) == 1 and config.credit != "group":
-            warnings.warn(
-                f"{self.env.id} has one seat and a group_reward, which credit={config.credit!r} does not ask: only "
-                "what an episode is paid by itself counts. Give --credit group and a --group-size of 2 or more",
-                stacklevel=2,
-            )
-        if roster is not None and (config.opponent is not None or config.seated()):
+        named = config.seated()
+        if roster is not None and (config.opponent is not None or named):
             raise UsageError("give either a roster or an opponent, and the roster once")
-        if config.seated():
-            roster = self._completed(config.seated())
-        tables: list[Roster]
-        if roster is not None:
-            tables = [roster]
-        elif config.opponent is None:
-            tables = [dict.fromkeys(seats, LEARNER)]
-        else:
-            tables = [
-                {seat: LEARNER if seat == own else config.opponent for seat in seats}
-                for own in seats
-                if self.env.role_of(own) not in self.env.officials
-            ]
+        tables = self.env.tables(roster, named, config.opponent)
+        held = {key: who for table in tables for key, who in table.items()}
         if not any(is_trained(who) for table in tables for who in table.values()):
-            raise UsageError(f'nobody in the roster is trained; give a role or seat of {seats} to "{LEARNER}"')
-        named = [{key: f"llm:{who}" if is_trained(who) else who for key, who in table.items()} for table in tables]
+            raise UsageError(f'nobody in the roster is trained; give a role or seat of {list(held)} to "{LEARNER}"')
         settings = {
             "max_new_tokens": config.max_new_tokens,
             "max_context_tokens": config.max_context_tokens,
             "temperature": config.temperature,
             "system": config.system,
+            "history": config.history,
+            "thinking": config.thinking,
         }
-        self._tables = [resolve_roster(self.env, table, runtime=runtime, **settings) for table in named]
+        strings = [{key: f"llm:{who}" if is_trained(who) else who for key, who in table.items()} for table in tables]
+        self._tables = [self.env.agents(table, runtime, settings) for table in strings]
         if config.credit == "group":
-            self._check_group_reward(runtime)
+            self.env.check_group_reward(self.plans(0)[: min(config.group_size, 2)], runtime)
 
     @property
     def policies(self) -> list[str]:
@@ -101,11 +309,10 @@ class Planner:
     def trained_seats(self, policy: str) -> int:
         """Returns how many (trace, seat) pairs a policy trains in a step without void episodes: the constant divisor.
 
-        Officials that it holds are not counted: they are paid nothing, so they train nothing.
+        For a harness it is the number of runs.
         """
-        contest = [seat for seat in self.env.possible_agents if self.env.role_of(seat) not in self.env.officials]
-        per_table = [sum(table[seat].policy == policy for seat in contest) for table in self._tables]
-        return max(self._config.starts_per_step * self._config.group_size * max(per_table), 1)
+        each = self.env.divisor(self._tables, policy)
+        return max(self._config.starts_per_step * self._config.group_size * each, 1)
 
     async def prepare(self) -> None:
         """Loads the models of all seats, so that one that can't be had is told before the first step.
@@ -131,28 +338,21 @@ class Planner:
             table = self._tables[(step * config.starts_per_step + k) % len(self._tables)]
             for member in range(config.group_size):
                 plans.append(
-                    EpisodePlan(
+                    self.env.plan(
+                        self.env.spec(start),
+                        table,
                         id=f"{step:06d}-{k:04d}-{member:02d}",
-                        spec=self._spec(start),
                         seed=derive_seed(config.seed, "episode", step, k),
                         group=f"{step:06d}-{k:04d}",
-                        agents=table,
                         index=len(plans),
                         run_seed=derive_seed(config.seed, "sampling"),
                     )
                 )
         return plans
 
-    def opened(self, plan: EpisodePlan) -> ArenaEnv:
-        """Returns the env of a plan at its start."""
-        env = make(plan.spec)
-        env.reset(seed=plan.seed)
-        return env
-
-    def _completed(self, named: Mapping[str, str]) -> Roster:
-        """Returns the roster with the learner in all seats that neither it nor their role names."""
-        free = [seat for seat in self.env.possible_agents if not {seat, self.env.role_of(seat)} & named.keys()]
-        return {**dict.fromkeys(free, LEARNER), **named}
+    def probe_messages(self) -> list[list[Message]]:
+        """Returns chats on which engine and learner are compared: the openings of the first step's episodes."""
+        return [self.env.opening(plan) for plan in self.plans(0)[:PROBES]]
 
     def _batch(self, index: int) -> list[Start]:
         starts = list(self._source.batch(index))
@@ -167,46 +367,20 @@ class Planner:
         return starts
 
     def _check_starts(self) -> None:
-        """Looks at every batch of a pass, and makes the game at each of the first `CHECKED_STARTS` starts."""
+        """Looks at every batch of a pass, and tries each of the first `CHECKED_STARTS` starts."""
         if not len(self._source):
             raise UsageError("the start source has no batch; expected is at least one")
         seen = 0
         for index in range(len(self._source)):
             for place, start in enumerate(self._batch(index)):
                 seen += 1
-                if not start or seen > CHECKED_STARTS:  # an empty start is the game as it was made already
+                if seen > CHECKED_STARTS:
                     continue
                 try:
-                    make(self._spec(start))
+                    self.env.check(start)
                 except UsageError as error:
                     given = f"{dict(start)!r:.80}"
                     raise UsageError(f"start {place} of batch {index}, {given}, can't be played: {error}") from error
-
-    def _check_group_reward(self, runtime: Runtime) -> None:
-        """Has the game pay two random episodes of a group: it alone knows which of its settings it can compare."""
-        group_reward = self.env.group_reward
-        assert group_reward is not None  # credit.check has looked
-        players = resolve_roster(self.env, dict.fromkeys(self.env.possible_agents, "random-legal"), runtime=runtime)
-        members = self.plans(0)[: min(self._config.group_size, 2)]
-        traces = runtime.run(play_many([dataclasses.replace(plan, agents=players) for plan in members], runtime))
-        for turn in (turn for trace in traces for turn in trace.turns):
-            # A script has no tokens, but a game may well pay for them. Any id does; one for each character, and a last.
-            turn.extends, turn.prompt_ids = None, [0]
-            turn.completion_ids, turn.logprobs = [0] * (len(turn.text) + 1), [0.0] * (len(turn.text) + 1)
-        try:
-            credit.votes_by_group(traces, learner_seats, group_reward)
-        except UsageError as error:
-            raise UsageError(f"credit by group can't work with these settings of the game: {error}") from error
-
-    def _spec(self, start: Start) -> EnvSpec:
-        filled = env_arguments(
-            start,
-            input_key=self._config.input_key,
-            label_key=self._config.label_key,
-            input_arg=self.env.input_arg,
-            label_arg=self.env.label_arg,
-        )
-        return EnvSpec(id=self.env.spec.id, kwargs={**self.env.spec.kwargs, **filled})
 
 
 def is_trained(who: str | Agent | None) -> bool:

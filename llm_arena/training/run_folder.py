@@ -32,7 +32,10 @@ from llm_arena.types import Trace
 IGNORED_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".index.json")
 OWN = (".lock", "config.part")
 """What a kill can leave in a folder whose run has not begun."""
-WRITTEN = ("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final", "adapter", "tensorboard")
+WRITTEN = (
+    *("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final", "adapter"),
+    *("tensorboard", "tracking"),
+)
 """What a run writes."""
 DERIVED = ("matches.jsonl", "results.json", "index.html", "ranking")
 """What is made of a run afterwards, and is void without it."""

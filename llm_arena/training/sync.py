@@ -1,8 +1,9 @@
 """New weights from the learner to the engine, and the check that both agree.
 
 Weights travel as a Hugging Face folder with one safetensors file, or as a PEFT folder with an adapter; written aside
-and renamed, one folder per version. The engine makes its own copy. A version's folder goes when a newer one has been
-taken.
+and renamed, one folder per version. The engine makes its own copy. The learner's thread writes a version, between two
+updates; the engine takes it when nothing is being sampled. A version's folder goes when the one that is `keep` newer
+has been written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from llm_arena.engines.base import Engine, Sampling
 from llm_arena.errors import TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
-from llm_arena.training.whole_folder import write_whole
+from llm_arena.training.whole_folder import link_folder, write_whole
 from llm_arena.types import Completion
 
 
@@ -31,6 +32,7 @@ class Publisher:
         folder: for the versions in passing; emptied at the start.
         adapter_of: publish the learner's adapter beside this model folder, the base that it was trained on. None
             publishes whole models, an adapter merged into its base.
+        keep: how many versions before the newest stay in the folder.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Publisher:
         policy: str,
         folder: Path,
         adapter_of: Path | None = None,
+        keep: int = 0,
     ) -> None:
         self._learner = learner
         self._engine = engine
@@ -49,6 +52,7 @@ class Publisher:
         self._policy = policy
         self._folder = folder
         self._adapter_of = adapter_of
+        self._keep = keep
         self._base_is_there = False
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -59,11 +63,20 @@ class Publisher:
             TrainingError: the weights can't be written.
             EngineError: the engine does not take them, or has died.
         """
-        final = self._folder / f"v{version:08d}"
+        self.write(version)
+        self._runtime.run(self.take(version))
+
+    def folder(self, version: int) -> Path:
+        """Returns where a version is."""
+        return self._folder / f"v{version:08d}"
+
+    def write(self, version: int) -> None:
+        """Writes the learner's weights as they are now.
+
+        Raises:
+            TrainingError: the disk is full or refuses.
+        """
         base = self._adapter_of
-        if base is not None and not self._base_is_there:
-            self._runtime.run(self._engine.publish(f"{self._policy}/base", base, 0))
-            self._base_is_there = True
 
         def fill(aside: Path) -> None:
             if base is None:
@@ -71,12 +84,33 @@ class Publisher:
             else:
                 self._learner.save_adapter(aside, base)
 
-        write_whole(final, fill, what=f"version {version} of the weights", durable=False)
-        self._runtime.run(self._runtime.wake())
-        self._runtime.run(self._engine.publish(self._policy, final, version))
+        write_whole(self.folder(version), fill, what=f"version {version} of the weights", durable=False)
         for old in self._folder.glob("v*"):
-            if old != final:
+            if int(old.name[1:]) < version - self._keep:
                 shutil.rmtree(old, ignore_errors=True)
+
+    def adopt(self, version: int, directory: Path) -> None:
+        """Takes a version that an earlier process wrote.
+
+        Raises:
+            TrainingError: the disk is full or refuses.
+        """
+        try:
+            link_folder(directory, self.folder(version))
+        except OSError as error:
+            raise TrainingError(f"{directory} can't be brought to {self._folder}: {error}") from error
+
+    async def take(self, version: int) -> None:
+        """Has the engine take a version that was written. To be run on the runtime's loop.
+
+        Raises:
+            EngineError: the engine does not take it, or has died.
+        """
+        if self._adapter_of is not None and not self._base_is_there:
+            await self._engine.publish(f"{self._policy}/base", self._adapter_of, 0)
+            self._base_is_there = True
+        await self._runtime.wake()
+        await self._engine.publish(self._policy, self.folder(version), version)
 
     def probe(
         self, prompts: Sequence[Sequence[int]], *, temperature: float, seed: int, tokens: int = 8

@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 
 from llm_arena.errors import TrainingError
 
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+
 PART = ".part"
 """Suffix of a folder (or file) in writing; its name begins with a dot."""
 
@@ -34,8 +36,8 @@ def write_whole(final: Path, fill: Callable[[Path], object], *, what: str, durab
         aside.mkdir(parents=True)
         fill(aside)
         if durable:
-            for file in aside.iterdir():
-                flush(file)
+            for entry in [*aside.rglob("*"), aside]:
+                flush(entry)
         if final.exists():
             shutil.rmtree(final)
         aside.rename(final)
@@ -47,6 +49,21 @@ def write_whole(final: Path, fill: Callable[[Path], object], *, what: str, durab
             f"{what} can't be written to {final.parent}: {_reason(error)}. Earlier checkpoints are intact: "
             "make room and give the same command again"
         ) from error
+
+
+def link_folder(source: Path, target: Path) -> None:
+    """Gives the files of a folder a second name in the folder `target`; copies them where the disk has no such names.
+
+    Neither may be changed afterwards, other than by deleting it.
+    """
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        try:
+            os.link(file, target / file.name)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copyfile(file, target / file.name)
 
 
 def flush(path: Path) -> None:

@@ -2,9 +2,10 @@
 
 `train_tiny.py MODEL RUN_DIR POINT` trains and kills itself (SIGKILL) at POINT: rollout, step, save, publish, none.
 
-`train_tiny.py MODEL FOLDER moments COUNT SEED` trains once without a break, then COUNT times with a kill at a random
-moment and a second start; it prints one line of JSON with the largest difference of each run's final weights. Runs are
-forked, so that each costs little.
+`train_tiny.py MODEL FOLDER moments COUNT SEED KIND` trains once without a break, then COUNT times with a kill at a
+random moment and a second start; it prints one line of JSON with the largest difference of each run's final weights,
+and whether baselines and metrics are equal. KIND is plain, ahead (batches are played ahead), two (policies) or both.
+Runs are forked, so that each costs little.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import TrainResult, train
+from llm_arena.training.mfu import Meter
 
 
 def config(model: str, run_dir: str, **changes: Any) -> TrainConfig:
@@ -50,6 +52,14 @@ def config(model: str, run_dir: str, **changes: Any) -> TrainConfig:
         "illegal": "random_legal",
     }
     return TrainConfig(**settings | changes)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ahead": {"max_staleness": 1},
+    "two": {"roster": '{"player_0": "learner:a", "player_1": "learner:b"}'},
+}
+KINDS["both"] = KINDS["ahead"] | KINDS["two"]
 
 
 def run(model: str, run_dir: str, **changes: Any) -> TrainResult:
@@ -90,23 +100,42 @@ def arm(point: str) -> None:
     elif point == "publish":
         from llm_arena.training.sync import Publisher
 
-        after(Publisher, "publish", 4)
+        after(Publisher, "write", 4)
 
 
 def apart(left: Path, right: Path) -> float:
-    """Returns the largest difference of two models' weights."""
-    one, other = load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+    """Returns the largest difference of the weights of two models, or of the models in two folders."""
+    files = [[file.relative_to(side) for file in sorted(side.rglob("model.safetensors"))] for side in (left, right)]
+    assert files[0] == files[1] != []
+    differences = []
+    for file in files[0]:
+        one, other = load_file(left / file), load_file(right / file)
+        assert one.keys() == other.keys()
+        differences += [float((one[name] - other[name]).abs().max()) for name in one]
+    return max(differences)
 
 
-def forked(model: str, run_dir: Path, kill_after: float | None) -> bool:
+def timeless(run_dir: Path) -> list[dict[str, float]]:
+    """Returns the metrics of a run without what hangs on a clock."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    clocked = ("second", "overlap", "mfu", "alarm")
+    return [{key: value for key, value in row.items() if not any(word in key for word in clocked)} for row in rows]
+
+
+def baselines(run_dir: Path) -> Any:
+    """Returns the running baselines of the newest checkpoint."""
+    newest = checkpoint.newest(run_dir / "checkpoints")
+    assert newest is not None
+    return newest.state["baselines"]
+
+
+def forked(model: str, run_dir: Path, kill_after: float | None, kind: str) -> bool:
     """Trains in a child; returns whether the child was killed after `kill_after` seconds."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            run(model, str(run_dir), checkpoint_every=1)
+            run(model, str(run_dir), checkpoint_every=1, **KINDS[kind])
             code = 0
         finally:
             os._exit(code)
@@ -120,23 +149,32 @@ def forked(model: str, run_dir: Path, kill_after: float | None) -> bool:
     return killed
 
 
-def moments(model: str, folder: Path, count: int, seed: int) -> None:
-    """Kills runs at random moments and compares their final weights with those of the unbroken run."""
+def moments(model: str, folder: Path, count: int, seed: int, kind: str) -> None:
+    """Kills runs at random moments and compares what they come to with the unbroken run."""
     rng = random.Random(seed)
     # Imports happen before the forks, so that most of a run's time, and of the moments, is training.
-    Learner.load(Path(model))
+    Meter(Learner.load(Path(model)))
     ChatFormat.load(Path(model))
+    unbroken = folder / "unbroken"
     began = time.monotonic()
-    forked(model, folder / "unbroken", None)
+    forked(model, unbroken, None, kind)
     seconds = time.monotonic() - began
     runs = []
     for index in range(count):
         run_dir, moment = folder / f"run{index}", rng.uniform(0, seconds)
-        killed = forked(model, run_dir, moment)
+        killed = forked(model, run_dir, moment, kind)
         done = checkpoint.newest(run_dir / "checkpoints")
-        forked(model, run_dir, None)
-        difference = apart(run_dir / "final", folder / "unbroken" / "final")
-        runs.append({"seconds": moment, "killed": killed, "step": done.step if done else 0, "difference": difference})
+        forked(model, run_dir, None, kind)
+        found = {
+            "kind": kind,
+            "seconds": moment,
+            "killed": killed,
+            "step": done.step if done else 0,
+            "difference": apart(run_dir / "final", unbroken / "final"),
+            "baselines_equal": baselines(run_dir) == baselines(unbroken),
+            "rows_equal": timeless(run_dir) == timeless(unbroken),
+        }
+        runs.append(found)
         shutil.rmtree(run_dir)
     print(json.dumps({"seconds_unbroken": seconds, "runs": runs}))
 
@@ -144,7 +182,7 @@ def moments(model: str, folder: Path, count: int, seed: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     if sys.argv[3] == "moments":
-        moments(sys.argv[1], Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]))
+        moments(sys.argv[1], Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
     else:
         arm(sys.argv[3])
         run(sys.argv[1], sys.argv[2])

@@ -1,0 +1,197 @@
+"""Attention along prefix trees.
+
+Node k of a row is seen by the nodes k .. end[k] - 1, its subtree (see `trees`). There are three ways to compute that,
+equal but for rounding:
+
+- a dense mask for torch's scaled_dot_product_attention: the reference, and the fastest for rows up to `DENSE_TOKENS`.
+- blocks: rows above that are cut into blocks of queries, and each block is computed with the keys that one of its
+  queries sees: its ancestors and itself. So attention costs about what it costs along the single sequences, and a tree
+  need not be cut to keep its mask small. On a CPU, and wherever else `flex_attention` can't be compiled.
+- `flex_attention` with a block mask, on CUDA. It has no backward pass on CPUs.
+
+The ways are told apart by what the mask carries. A mask is always the dense one as well, so that a model that makes a
+mask of its own from it still computes the right thing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from llm_arena.training.trees import Ids
+
+DENSE_TOKENS = 512
+"""Rows up to this many tokens take the dense mask."""
+BLOCK = 128
+"""Queries of a block."""
+NAME = "llm_arena_trees"
+"""Under which transformers finds this way of attention."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The queries start .. stop - 1 of one row, with what they see."""
+
+    row: int
+    start: int
+    stop: int
+    keys: Tensor
+    "[K] positions that at least one of the queries sees."
+    mask: Tensor
+    "[stop - start, K] True where the query may look."
+
+
+def tree_mask(end: Ids, device: str | torch.device) -> Tensor:
+    """Returns the dense mask [B, 1, L, L] of rows, True where the query (third axis) may look.
+
+    Where another way than the dense mask is meant, what that needs rides along, made once for all layers.
+
+    Args:
+        end: [B, L] ends (exclusive) of each node's subtree. Padding sees itself alone.
+        device: of the mask.
+    """
+    ends = torch.from_numpy(end).to(device)
+    key = torch.arange(end.shape[1], device=device)
+    query = key[:, None]
+    mask: Tensor = ((key <= query) & (query < ends[:, None, :]))[:, None]
+    if end.shape[1] > DENSE_TOKENS:
+        mask.arena_way = flex_mask(ends) if mask.is_cuda else blocks_of(end, mask)  # type: ignore[attr-defined]
+    return mask
+
+
+def blocks_of(end: Ids, mask: Tensor) -> list[Block]:
+    """Returns the blocks of all rows of a dense mask [B, 1, L, L]."""
+    found = []
+    for row, ends in enumerate(end):
+        for start in range(0, len(ends), BLOCK):
+            stop = min(start + BLOCK, len(ends))
+            seen = np.concatenate([np.flatnonzero(ends[:start] > start), np.arange(start, stop)])
+            keys = torch.from_numpy(seen).to(mask.device)
+            found.append(Block(row, start, stop, keys, mask[row, 0, start:stop].index_select(1, keys)))
+    return found
+
+
+def flex_mask(end: Tensor) -> Any:
+    """Returns flex_attention's block mask of rows, from the ends [B, L] of their nodes' subtrees."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < end[row, key])
+
+    rows, length = end.shape
+    return create_block_mask(seen, rows, None, length, length, device=end.device)
+
+
+def along_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float | None) -> Tensor:
+    """Returns the attention [B, heads, L, D] of `query` [B, heads, L, D] to `key` and `value` [B, fewer heads, L, D].
+
+    Query heads that share a key head are laid side by side as queries, so that keys are never repeated.
+    """
+    rows, heads, _, width = query.shape
+    groups = heads // key.shape[1]
+    # Cut by unbind and split, whose gradients are put together once; a slice's would be a whole tensor of zeros each.
+    cuts = [[block.stop - block.start for block in blocks if block.row == row] for row in range(rows)]
+    parts = [part for row, sizes in zip(query.unbind(), cuts, strict=True) for part in row.split(sizes, dim=1)]
+    keys, values = key.unbind(), value.unbind()
+    outputs: list[list[Tensor]] = [[] for _ in range(rows)]
+    for block, part in zip(blocks, parts, strict=True):
+        seen, told = (every[block.row].index_select(1, block.keys)[None] for every in (keys, values))
+        mask = block.mask.repeat(groups, 1)[None, None]
+        asked = part.reshape(1, key.shape[1], -1, width)
+        output = functional.scaled_dot_product_attention(asked, seen, told, attn_mask=mask, scale=scale)
+        outputs[block.row].append(output.reshape(heads, part.shape[1], -1))
+    return torch.stack([torch.cat(found, dim=1) for found in outputs])
+
+
+def along_flex(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float | None) -> Tensor:
+    """Returns what `along_blocks` returns, by torch's flex_attention: compiled on CUDA, step by step elsewhere."""
+    shares = query.shape[1] != key.shape[1]
+    attend = _flex(query.is_cuda)
+    output: Tensor = attend(query, key, value, block_mask=block_mask, scale=scale, enable_gqa=shares)
+    return output
+
+
+@functools.cache
+def _flex(compiled: bool) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    way = getattr(attention_mask, "arena_way", None)
+    if way is None or others.get("position_bias") is not None:
+        plain: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **others
+        )
+        return plain
+    along = along_blocks if isinstance(way, list) else along_flex
+    return along(query, key, value, way, scaling).transpose(1, 2).contiguous(), None
+
+
+def use_trees(model: Any) -> None:
+    """Makes a model that attends by torch's scaled_dot_product_attention take the ways of this module, in place."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    if model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation(NAME)
+
+
+def max_tree_depth(model: Any) -> float:
+    """Returns how long sequences may be that share a row of this model: none (0), so many tokens, or any (infinity).
+
+    A tree is exact where layers look at what the mask shows and at nothing else. Layers with a window or chunks do so
+    up to their width, for transformers takes the given mask in their place. Layers that carry a state along the row
+    (convolutions, Mamba, linear attention), or read distances from the row, do not. What the configuration does not
+    tell is tried on a small tree.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"full_attention", "sliding_attention", "chunked_attention"}:
+        return 0
+    widths = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    if kinds == {"full_attention"} or getattr(config, "use_sliding_window", True) is False:
+        widths = []
+    depth = min((width for width in widths if width), default=math.inf)
+    return depth if depth < len(_TRIED) or _is_exact(model) else 0
+
+
+_TRIED = (1, 2, 3)
+"""Two branches `1 2 3` and `1 3 2`, in a row `1 2 3 3 2`."""
+
+
+@torch.no_grad()
+def _is_exact(model: Any) -> bool:
+    """Whether a small tree gives the logits of its branches."""
+    device = next(model.parameters()).device
+    branches = [torch.tensor([ids], device=device) for ids in (_TRIED, (1, 3, 2))]
+    row, depth = torch.tensor([[1, 2, 3, 3, 2]], device=device), torch.tensor([[0, 1, 2, 1, 2]], device=device)
+    mask = tree_mask(np.array([[5, 3, 3, 5, 5]]), device)
+    apart = torch.cat([model(input_ids=ids, use_cache=False).logits[0] for ids in branches])
+    try:
+        together = model(input_ids=row, attention_mask=mask, position_ids=depth, use_cache=False).logits[0]
+    except (ValueError, TypeError, RuntimeError, IndexError):  # a model that takes no such mask fails in its own way
+        return False
+    found = together[[0, 1, 2, 0, 3, 4]]
+    return bool((found - apart).abs().max() <= 1e-3 * apart.abs().max())

@@ -1,0 +1,242 @@
+"""Alarms: each on rows that must ring, and on rows near them that must not; and its section in the document."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import llm_arena
+from llm_arena.env import ArenaEnv
+from llm_arena.errors import EngineError, TrainingError
+from llm_arena.models import random_model
+from llm_arena.report.run_files import read_run
+from llm_arena.report.summary import notices
+from llm_arena.training.alarms import CHECKS, WINDOW, Alarm, Watch, looked_at, of_error, ringing
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.learner import Learner
+from llm_arena.training.loop import train
+from llm_arena.training.metrics import Row
+from llm_arena.types import Move, Outcome, Reply
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+HEALTHY: Row = {
+    "episodes": 8,
+    "groups": 8,
+    "groups_uninformative": 3,
+    "void_out_of_memory": 0,
+    "ended/turn_limit": 0.2,
+    "ended/context_overflow": 0.05,
+    "ended/forfeit": 0.15,
+    "ended/no_answer": 0.2,
+    "multi_agent/avg_turns": 3.0,
+    "multi_agent/early_termination_rate": 0.4,
+    "reward/avg": 0.0,
+    "reward/std": 0.9,
+    "reply/repeated/thinker": 0.08,
+    "reply/repeated/verifier": 0.2,
+    "reply/tokens/thinker": 20.0,
+    "reply/truncated/thinker": 0.8,
+    "loss_mask/role_split": 0.6,
+    "loss_mask/role_split/thinker": 0.6,
+    "loss_mask/role_split/verifier": 0.4,
+    "guided_tokens": 0,
+    "sampled_tokens": 600,
+    "entropy": 2.0,
+    "mismatch": 0.001,
+    "rollout_seconds": 5.0,
+    "step_seconds": 9.0,
+    "episode_seconds/avg": 2.0,
+    "episode_seconds/max": 5.0,
+    "overlap": 0.0,
+}
+NEAR: dict[str, list[list[Row]]] = {
+    "out-of-memory": [],
+    "context-overflow": [[{"ended/context_overflow": 0.6}] + [{}] * 9],
+    "repetition": [[{"reply/repeated/verifier": 0.49}] * 10],
+    "reward-stuck": [
+        [{"reward/std": 0.0, "reward/avg": -0.8}] * 4 + [{"reward/std": 0.1, "reward/avg": -0.7}] + [{}] * 3,
+        [{"groups_uninformative": 8}] * 4 + [{}] + [{"groups_uninformative": 8}] * 4,
+        [{"reward/std": 0.0, "reward/avg": 1.0, "episodes": 2}] * 9,  # so few are equal by chance
+        [{"multi_agent/early_termination_rate": 0.0}] * 4 + [{}],
+        [{"multi_agent/early_termination_rate": 0.0, "episodes": 0}] * 5,
+    ],
+    "slow-rollouts": [
+        [{"rollout_seconds": 8.9}] * 4,  # the first steps load and compile
+        [{"rollout_seconds": 8.9, "overlap": 0.9}] * 9,  # the learner works meanwhile
+        [{}] * 6 + [{"sampled_tokens": 250}] * 6,  # replies got shorter: as many turns a second
+        [{}] * 6 + [{"sampled_tokens": 1800, "rollout_seconds": 15, "step_seconds": 19}] * 6,  # or longer
+    ],
+    "entropy-collapse": [[{"entropy": 0.3}] * 5 + [{"entropy": 0.09}] * 5, [{}] * 5 + [{"entropy": 0.3}] * 5],
+    "mismatch": [[{"mismatch": 0.03}] + [{}] * 4],
+    "replies-cut": [[{"reply/truncated/thinker": 0.89}] * 5, [{"reply/truncated/thinker": 1.0}] * 4],
+    "all-guided": [[{"guided_tokens": 9, "loss_mask/role_split/thinker": 0.01}]],
+    "role-split": [[{"loss_mask/role_split/verifier": 0.95}] * 10],  # so it was from the start
+}
+RINGS: dict[str, list[tuple[list[Row], str]]] = {
+    "out-of-memory": [([{"void_out_of_memory": 3}], "3 episodes")],
+    "context-overflow": [([{"ended/context_overflow": 0.25}] * 5, "25%")],
+    "repetition": [([{"reply/repeated/verifier": 0.75}] * 5, "75% of verifier")],
+    "reward-stuck": [
+        ([{"reward/std": 0.0, "reward/avg": -0.8}] * 5, "reward/avg -0.8"),
+        ([{"groups_uninformative": 8}] * 5, "all 8 groups"),
+        ([{"multi_agent/early_termination_rate": 0.0, "ended/no_answer": 0.6}] * 5, "60% no answer"),
+    ],
+    "slow-rollouts": [
+        ([{"rollout_seconds": 8.1}] * 6, "90% of a step (8.1 s of 9.0 s"),
+        ([{"episode_seconds/avg": 1.0}] * 6, "the longest episode takes 5.0 s, the mean 1.0 s"),
+        (
+            [{}] * 6 + [{"rollout_seconds": 15.0, "step_seconds": 20.0}] * 5,
+            "40 tokens per second of rollout, 120 in the first steps; 1.6 turns per second, then 4.8",
+        ),
+    ],
+    "entropy-collapse": [([{}] * 5 + [{"entropy": 0.05}] * 5, "0.05 nats per token")],
+    "mismatch": [([{"mismatch": 0.02}] * 5, "0.02 nats")],
+    "replies-cut": [([{"reply/truncated/thinker": 1.0}] * 5, "100% of thinker")],
+    "all-guided": [([{"guided_tokens": 9, "loss_mask/role_split/thinker": 0.0}], "every turn of thinker was guided")],
+    "role-split": [([{}] * 5 + [{"loss_mask/role_split/verifier": 0.95}] * 5, "95% of the trained tokens")],
+}
+
+
+def rows_of(changes: list[Row]) -> list[Row]:
+    return [{"step": step, **HEALTHY, **change} for step, change in enumerate(changes, start=1)]
+
+
+def named(rows: list[Row]) -> list[str]:
+    return [alarm.name for alarm in ringing(rows)]
+
+
+def test_a_healthy_run_rings_nothing_at_any_length() -> None:
+    assert all(named(rows_of([{}] * count)) == [] for count in range(30))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_an_alarm_rings_for_its_symptom_alone(name: str) -> None:
+    for changes, seen in RINGS[name]:
+        [alarm] = ringing(rows_of(changes))
+        assert alarm.name == name and seen in alarm.seen, alarm
+        assert f"alarm {name}: " in str(alarm) and "\n" not in str(alarm)
+    for changes in NEAR[name]:
+        assert named(rows_of(changes)) == []
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_remedy_names_settings_that_there_are(name: str) -> None:
+    known = {*TrainConfig().to_json(), *ArenaEnv.arguments(), "answer_format", "level"}
+    known |= {"importance", "recompute", "guided", "engine"}
+    for changes, _ in RINGS[name]:
+        [alarm] = ringing(rows_of(changes))
+        assert known & set(re.findall(r"[a-z_]+", alarm.remedy)), alarm.remedy
+
+
+def test_checks_look_at_few_rows_and_bear_rows_without_their_metric() -> None:
+    rows = rows_of([{}] * 6 + [{"entropy": 9.0}] * 50 + [{"entropy": 0.05}] * 5)
+    few = [rows[place] for place in looked_at(len(rows))]
+    assert len(few) == 1 + 2 * WINDOW and ringing(few) == ringing(rows) != []
+    assert [looked_at(count) == list(range(count)) for count in (0, 3, 11)] == [True] * 3
+    assert ringing([]) == ringing([{"step": 1}] * 20) == []
+
+
+def test_each_kind_is_shown_once_and_stands_in_the_row_of_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = rows_of([{"mismatch": 0.02}] * 8)
+    watch = Watch(rows[:3])  # of a run that goes on
+    marks = [watch.look(row) for row in rows[3:]]
+    assert marks == [{}] + [{"alarm/mismatch": 1.0}] * 4
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 1 and shown[0].startswith("alarm mismatch: mean k3")
+    found: list[Alarm] = []
+    Watch(rows[:7], found.append).look(rows[7])
+    assert [alarm.name for alarm in found] == ["mismatch"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to"),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        EngineError("vLLM's engine ended: torch.OutOfMemoryError: CUDA out of memory"),
+        TrainingError("all 8 episodes of step 0 are void; the first: engine: RuntimeError: std::bad_alloc"),
+    ],
+)
+def test_an_error_for_want_of_memory_is_an_alarm(error: Exception) -> None:
+    outer = ValueError("a step failed")
+    outer.__cause__ = error
+    for given in (error, outer):
+        alarm = of_error(given)
+        assert alarm is not None and alarm.name == "out-of-memory"
+        assert all(word in alarm.remedy for word in ("token_budget", "recompute", "max_turns", "max_context_tokens"))
+
+
+def test_other_errors_are_none() -> None:
+    assert of_error(RuntimeError("shapes differ: 3 and 4")) is None
+    assert of_error(TrainingError("the loss is nan")) is None
+
+
+class Flat(ArenaEnv):
+    """Pays nothing for a word, whatever it is."""
+
+    id = "test-flat-v0"
+    roles = {"player": 1}
+
+    def begin(self, rng: np.random.Generator) -> list[str]:
+        """Asks for a word."""
+        self.tell(self.possible_agents, "left or right?")
+        return self.possible_agents
+
+    def sample_reply(self, seat: str, rng: np.random.Generator) -> str:
+        """One of them."""
+        return "left"
+
+    def resolve(self, seat: str, reply: Reply) -> Move:
+        """Ends the game."""
+        return Move(outcome=Outcome(reason="said"))
+
+    def forfeit(self, seat: str, cause: object) -> Move:
+        """Silence is as good."""
+        return Move(outcome=Outcome(reason="said nothing"))
+
+
+def test_a_run_shows_its_alarms_on_standard_error_in_its_rows_and_on_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(llm_arena.registry, "entries", dict(llm_arena.registry.entries))  # forgotten after this test
+    llm_arena.register(Flat.id, Flat)
+    model = random_model(tmp_path / "model", words=["left", "right", "or", "?"], hidden_size=32, layers=1)
+    config = TrainConfig(
+        env=Flat.id,
+        model=str(model),
+        run_dir=str(tmp_path / "run"),
+        num_steps=6,
+        starts_per_step=4,
+        max_new_tokens=3,
+        checkpoint_every=100,
+    )
+    rows = train(config, progress=False).rows
+    shown = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alarm reward-stuck")]
+    assert len(shown) == 1 and "all rewards of the last 5 steps were the same" in shown[0]
+    assert ["alarm/reward-stuck" in row for row in rows] == [False] * 4 + [True] * 2
+    said = [notice for notice in notices(read_run(tmp_path / "run")) if notice.text.startswith(shown[0])]
+    assert [notice.serious for notice in said] == [True] and "2 of 6 steps, last at step 6" in said[0].text
+
+    def fail(self: Learner, *arguments: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Learner, "step", fail)
+    with pytest.raises(TrainingError, match=r"alarm out-of-memory: .*Tried to allocate.* lower token_budget"):
+        train(dataclasses.replace(config, run_dir=str(tmp_path / "other")), progress=False)
+
+
+def test_each_alarm_has_its_section_and_each_section_its_alarm() -> None:
+    sections = dict(re.findall(r"^## (.+)\n\nAlarm `([a-z-]+)`", DOCUMENT, re.MULTILINE))
+    assert sorted(sections.values()) == sorted(CHECKS)
+    assert len(re.findall(r"^## ", DOCUMENT, re.MULTILINE)) == len(sections)
+    symptoms = ["OOM mid-rollout", "Both agents repeat each other", "Reward never moves"]
+    symptoms.append("Rollout much slower than baseline")
+    assert [sections[title] for title in symptoms] == ["out-of-memory", "repetition", "reward-stuck", "slow-rollouts"]
+    for part in re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)[1:]:
+        assert all(word in part for word in ("**You see**", "**Why**", "**Do**")), part[:60]
