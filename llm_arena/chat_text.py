@@ -1,9 +1,13 @@
-"""Chats as a template takes them: their texts found and changed, the forms in which a template may want them."""
+"""Chats as a template takes them: their texts found and changed, the forms in which a template may want them.
+
+And the control tokens of a tokenizer, which no text of a message may become.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from llm_arena.errors import ModelError
@@ -16,8 +20,13 @@ Frozen = tuple[tuple[str, str], ...]
 Guard = Callable[[str], str]
 """Changes a text so that no marker in it works."""
 
+SENDERS = ("user", "tool")
+"""Roles of messages that others may have written."""
+
+_SWITCHES = ("enable_thinking", "thinking")  # what Qwen3 and most others read, and DeepSeek V3.1
 _THINK_TAGS = re.compile(r"(</?think>)")
-_PRIVATE_USE = range(0xE000, 0xF8FF)
+_PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+_READ_BY_GAMES = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 def freeze(chat: Chat) -> Frozen:
@@ -83,9 +92,16 @@ def changed(message: dict[str, Any], change: Guard) -> dict[str, Any]:
 
 
 def unused_character(chat: Chat) -> str:
-    """Returns a private-use character that no message holds."""
+    """Returns a private-use character that no message holds.
+
+    Raises:
+        ModelError: the messages hold all 137468 of them.
+    """
     used = set().union(*texts(chat))
-    return next(chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+    for code in chain(*_PRIVATE_USE):
+        if chr(code) not in used:
+            return chr(code)
+    raise ModelError("the messages hold every private-use character of Unicode; let the game clean or shorten its view")
 
 
 def guarded(chat: Chat, guard: Guard) -> Chat:
@@ -122,3 +138,109 @@ def _folded(chat: Chat) -> Chat:
 
 FORMS: tuple[Callable[[Chat], Chat], ...] = (lambda chat: chat, _merged, _folded)
 """The forms of a chat, in the order of trying: as it is; same roles merged; system text in the user turn as well."""
+
+
+def thinking_switches(apply: Callable[..., str], thinking: bool | None, source: str) -> dict[str, bool]:
+    """Returns the arguments of a template that switch thinking; they are told by what it prints with them.
+
+    Args:
+        apply: prints a chat with a list of tools by the template, and takes `switches`; may raise TemplateError.
+        thinking: what is asked for; None leaves it as the template has it.
+        source: what the template is of, for messages.
+
+    Raises:
+        ModelError: the template has no such switch, and does not do so anyway.
+    """
+    from jinja2 import TemplateError
+
+    if thinking is None:
+        return {}
+    asked: Chat = [{"role": "user", "content": "a"}]
+    try:
+        printed = {on: apply(asked, [], switches=dict.fromkeys(_SWITCHES, on)) for on in (True, False)}
+    except TemplateError:  # which says what it is at its first use
+        return {}
+    if printed[True] == printed[False] and (thinking or printed[False].rstrip().endswith("<think>")):
+        raise ModelError(
+            f"thinking={thinking}: the chat template of {source} can't switch it (it reads none of "
+            f"{', '.join(_SWITCHES)}); leave the setting out, or use another model"
+        )
+    return dict.fromkeys(_SWITCHES, thinking)
+
+
+class Controls:
+    """The control tokens of a tokenizer: its special tokens, and all added ones of more than one visible character.
+
+    The unknown token's id is left out: with a small vocabulary any odd word becomes it.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.texts: set[str] = set()
+        """What must not work inside messages."""
+        self.ids: set[int] = set()
+        self.silent: set[int] = set(tokenizer.all_special_ids)
+        """Ids that leave no text in a reply: the special ones, except the tags that games read, special or not."""
+        single: list[str] = []
+        for token, added in tokenizer.added_tokens_decoder.items():
+            text = added.content
+            long = len(text.strip()) > 1
+            if long:
+                self.texts.add(text)
+            if added.special:
+                self.silent.add(token)
+            if text in _READ_BY_GAMES:
+                self.silent.discard(token)
+            if (long or added.special) and token != tokenizer.unk_token_id:
+                self.ids.add(token)
+            # White space and the unknown token stay usable.
+            if added.special and token != tokenizer.unk_token_id and len(text) == 1 and not text.isspace():
+                single.append(text)
+        self._marker = _any_of(self.texts)
+        self._single = _any_of(single)
+        self._first_characters = {
+            letter for text in self.texts for letter in (text[0], text[0].lower(), text[0].upper())
+        }
+
+    def broken(self, mark: str) -> Guard:
+        """Returns a guard that breaks each literal marker, and leaves all other text as it is."""
+
+        def break_marker(match: re.Match[str]) -> str:
+            return match[0][:1] + mark + match[0][1:]
+
+        return lambda text: self._marker.sub(break_marker, text)
+
+    def can_not_be_in(self, chat: Chat) -> bool:
+        """Whether no message can hold a marker, not even one that a normalizer or a template puts together."""
+        return all(text.isascii() and self._first_characters.isdisjoint(text) for text in texts(chat))
+
+    def count(self, ids: Iterable[int]) -> int:
+        """Returns how many ids are control tokens."""
+        return sum(token in self.ids for token in ids)
+
+    def escaped(self, chat: Chat, tag: re.Pattern[str]) -> Chat:
+        """Returns the chat with control tokens of one character, and plain tags of a template, written as escapes.
+
+        Args:
+            chat: as the template takes it.
+            tag: matches the beginning of a tag that is plain text to the tokenizer.
+        """
+
+        def escape(match: re.Match[str]) -> str:
+            return match[0].encode("unicode_escape").decode("ascii")
+
+        def defuse(match: re.Match[str]) -> str:
+            # The library's own form may be quoted to a seat, e.g. when its last call was none.
+            return match[0] if role == "user" and match[0].endswith("tool_call") else "\\x3c" + match[0][1:]
+
+        found: Chat = []
+        for message in chat:
+            role = message["role"]
+            message = changed(message, lambda text: self._single.sub(escape, text))
+            found.append(changed(message, lambda text: tag.sub(defuse, text)) if role in SENDERS else message)
+        return found
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Returns a pattern of any of the texts, the longest first."""
+    # An empty alternation would match everywhere, a lookahead for the end of a longer text matches nowhere.
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")

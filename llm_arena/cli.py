@@ -42,6 +42,8 @@ COMMANDS = {
     "play": Command("cli_play", "ENV", "play one episode: agents, models, or you in the terminal (--seat)"),
     "show": Command("cli_play", "TRACES", "read recorded episodes"),
     "replay": Command("cli_play", "TRACES", "play recorded actions again; --verify compares all that was recorded"),
+    "rescore": Command("cli_traces", "TRACES", "score recorded episodes again, with your own function"),
+    "export": Command("cli_traces", "TRACES OUT", "write recorded episodes as Parquet, or as a folder for datasets"),
     "leaderboard": Command("cli_leaderboard", "BOARD", "let entrants meet in games, and rank them"),
     "train": Command("cli_train", "SCRIPT ...", "run a training script, e.g. self-play"),
     "report": Command("cli_train", "RUN_DIR", "write the HTML page of a run again"),
@@ -56,6 +58,7 @@ examples:
   llm-arena play naming-v0 --agents smollm2-135m topic="coffee shop" --traces names.jsonl
   llm-arena show names.jsonl --index 0
   llm-arena replay names.jsonl --verify
+  llm-arena export names.jsonl names.parquet
   llm-arena leaderboard kuhn
   llm-arena train self-play --env naming-v0 --model smollm2-135m --steps 25
   llm-arena COMMAND --help

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from llm_arena.cli_parser import Parser, agent_spec, key_values
 from llm_arena.engines.settings import KINDS, EngineSettings
@@ -35,8 +37,8 @@ def run_play(argv: list[str]) -> int:
     agents = agent_spec(options.agents)
     if options.seat is not None:
         agents = _with_person(env.possible_agents, options.seat, agents)
-    settings: dict[str, object] = {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
-    settings["guided"] = True if options.guided else None
+    settings: dict[str, Any] = {"max_new_tokens": options.max_new_tokens, "temperature": options.temperature}
+    settings |= {"guided": True if options.guided else None, "history": options.history, "thinking": options.thinking}
     size = _size(options.traces)
     lost: NotWritten | None = None
     try:
@@ -164,6 +166,16 @@ def _play_parser() -> Parser:
         "--guided", action="store_true", help="models sample only replies that the game's grammar allows (vLLM)"
     )
     parser.add_argument("--temperature", type=float, metavar="T", help="sampling temperature of models; 0 is greedy")
+    parser.add_argument(
+        "--history",
+        choices=("template", "append"),
+        help="a model's own past in its next prompt: as its chat template prints it now, or its tokens as they were",
+    )
+    parser.add_argument(
+        "--thinking",
+        action=argparse.BooleanOptionalAction,
+        help="switch thinking on or off, where a model's chat template can (default: as the template has it)",
+    )
     parser.add_argument(
         "--engine", choices=KINDS, default="transformers", help="what serves models (default: %(default)s)"
     )

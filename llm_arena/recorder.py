@@ -14,6 +14,7 @@ import math
 import time
 from array import array
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -28,6 +29,7 @@ from llm_arena.types import (
     Failure,
     Json,
     Message,
+    Outcome,
     PastTurn,
     Reply,
     SeatInfo,
@@ -36,6 +38,30 @@ from llm_arena.types import (
     Turn,
     View,
 )
+
+
+class Ended(Protocol):
+    """What a recorder reads of an episode that is over; a game is one."""
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; None: it goes on."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The facts of the finished game."""
+
+    @property
+    def returns(self) -> Mapping[str, float]:
+        """Sum of rewards by seat."""
+
+    @property
+    def overflow_seat(self) -> str | None:
+        """The seat whose context overflowed, for that ending."""
+
+    @property
+    def stats(self) -> Mapping[str, Mapping[str, int]]:
+        """Counts by role."""
 
 
 class Recorder:
@@ -52,7 +78,7 @@ class Recorder:
     def __init__(self, id: str, spec: EnvSpec, seed: int, seats: Mapping[str, SeatInfo], group: str = "") -> None:
         self._trace = Trace(id=id, spec=spec, seed=seed, group=group, seats=dict(seats), library=_version())
         self._past: dict[str, list[PastTurn]] = {seat: [] for seat in seats}
-        self._ids: dict[str, list[tuple[bytes, int]]] = {seat: [] for seat in seats}
+        self._ids = {seat: _Streams() for seat in seats}
         self._news = _News()
         self._began = time.perf_counter()
 
@@ -101,7 +127,7 @@ class Recorder:
         )
         self._trace.turns.append(turn)
 
-    def finish(self, env: ArenaEnv) -> Trace:
+    def finish(self, env: Ended) -> Trace:
         """Returns the trace of an episode that is over.
 
         Raises:
@@ -137,11 +163,8 @@ class Recorder:
         prompt = array("I", prompt_ids)
         sampled = array("I", completion.token_ids)
         prompt_bytes = prompt.tobytes()
-        earlier = self._ids[turn.seat]
-        longest, start = None, 0
-        for ids, index in reversed(earlier):
-            if len(ids) > start and prompt_bytes.startswith(ids):
-                longest, start = index, len(ids)
+        streams = self._ids[turn.seat]
+        longest, start = streams.longest_prefix(prompt_bytes)
         turn.extends = longest
         turn.prompt_ids = prompt[start // prompt.itemsize :].tolist()
         turn.completion_ids = sampled.tolist()
@@ -149,7 +172,7 @@ class Recorder:
         turn.min_version = completion.min_version
         turn.max_version = completion.max_version
         turn.guided = completion.guided
-        earlier.append((prompt_bytes + sampled.tobytes(), turn.index))
+        streams.add(turn.index, longest, prompt_bytes[start:] + sampled.tobytes())
 
 
 def sequences(trace: Trace) -> list[TokenSequence]:
@@ -159,16 +182,21 @@ def sequences(trace: Trace) -> list[TokenSequence]:
     ids that the trace does not hold, so the policy's own logprobs of them can't be compared. Where two turns extend the
     same earlier one, both sequences hold the shared ids, and only the first trains them; `turns` lists the turns whose
     tokens a sequence trains. A stream that trains nothing is left out, and a void trace has none.
+
+    All seats with tokens are there, frozen ones as well: who trains picks by `policy`.
     """
     if trace.void:
         return []
     extended = {turn.extends for turn in trace.turns if turn.prompt_ids is not None}
+    for turn in trace.turns:
+        if turn.extends is not None and turn.extends >= turn.index:
+            trace.stream(turn.index)  # raises; no stream of a later turn would come here
     claimed: set[int] = set()
     found: list[TokenSequence] = []
     for leaf in trace.turns:
         if leaf.prompt_ids is None or leaf.index in extended:
             continue
-        sequence = _sequence(trace, _path(trace, leaf), claimed)
+        sequence = _sequence(trace, trace.stream(leaf.index), claimed)
         if sequence.turns:
             found.append(sequence)
     return found
@@ -202,8 +230,42 @@ def context_tokens(trace: Trace, turn: Turn) -> int | None:
     """Returns how many tokens the seat's context held after `turn`; None where no tokens are known."""
     if turn.prompt_ids is None:
         return None
-    path = _path(trace, turn)
-    return sum(len(step.prompt_ids or ()) + len(step.completion_ids) for step in path)
+    return sum(len(step.prompt_ids or ()) + len(step.completion_ids) for step in trace.stream(turn.index))
+
+
+class _Streams:
+    """The ids of one seat's turns as a tree: each turn under the one that it extends, with only the ids that are new.
+
+    Kept whole, the ids of a conversation of 200 turns would take a hundred times their own size.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[int, bytes] = {}
+        self._after: dict[int | None, list[int]] = {None: []}
+
+    def longest_prefix(self, prompt: bytes) -> tuple[int | None, int]:
+        """Returns the turn with the most ids that `prompt` begins with, and their size in bytes; (None, 0) if none.
+
+        Of several with the same ids it is the latest.
+        """
+        best, most = -1, 0
+        open_ends: list[tuple[int | None, int]] = [(None, 0)]
+        while open_ends:
+            before, size = open_ends.pop()
+            for index in self._after[before]:
+                new = self._new[index]
+                if prompt.startswith(new, size):
+                    end = size + len(new)
+                    open_ends.append((index, end))
+                    if end and (end, index) > (most, best):
+                        best, most = index, end
+        return (best, most) if most else (None, 0)
+
+    def add(self, index: int, extends: int | None, new: bytes) -> None:
+        """Adds a turn."""
+        self._new[index] = new
+        self._after[extends].append(index)
+        self._after[index] = []
 
 
 class _News:
@@ -233,18 +295,6 @@ def _version() -> str:
         return ""  # run from a checkout that was not installed
 
 
-def _path(trace: Trace, leaf: Turn) -> list[Turn]:
-    """Returns the turns from the first of a stream to `leaf`, each extending the one before."""
-    path = [leaf]
-    while (before := path[-1].extends) is not None:
-        if not 0 <= before < path[-1].index or trace.turns[before].seat != leaf.seat:
-            raise TraceError(
-                f"trace {trace.id}: turn {path[-1].index} extends {before}, which is no earlier turn of {leaf.seat}"
-            )
-        path.append(trace.turns[before])
-    return path[::-1]
-
-
 def _sequence(trace: Trace, path: list[Turn], claimed: set[int]) -> TokenSequence:
     info = trace.seats[path[0].seat]
     sequence = TokenSequence(
@@ -257,6 +307,8 @@ def _sequence(trace: Trace, path: list[Turn], claimed: set[int]) -> TokenSequenc
         logprobs=[],
         turn_of=[],
         turns=[],
+        finish=path[-1].finish,
+        ending=trace.ending,
     )
     versions: list[int] = []
     for turn in path:

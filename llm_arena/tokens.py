@@ -10,6 +10,8 @@ escape, `\xa7` for `§`. In the seat's own messages `<think>` tags stay whole, b
 
 Ids are never made again from sampled text. `ChatFormat.extend` answers the ids of the next prompt as (ids sent so far)
 + (ids sampled) + (what the template puts after the reply), or None where the template rewrites its own past.
+`ChatFormat.append` asks the template for no more than what it puts between any reply and the next prompt, so the past
+stays as it was sent, thinking too, also where the template would drop it.
 
 Tools are printed by the template, if it has them and the model's calls can be read, else in plain text; see
 llm_arena.tool_format. Tags of a template that are plain text, and not control tokens, can't be broken either: where a
@@ -20,13 +22,12 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from llm_arena import chat_text
-from llm_arena.chat_text import Chat, Frozen, Guard
+from llm_arena.chat_text import Chat, Controls, Frozen, Guard
 from llm_arena.errors import ModelError
 from llm_arena.tool_format import (
     IdReader,
@@ -40,8 +41,10 @@ from llm_arena.tool_format import (
 )
 from llm_arena.types import Completion, Json, Message
 
-SENDERS = ("user", "tool")
-"""Roles of messages that others may have written."""
+History = Literal["template", "append"]
+"""What the past looks like in a seat's next prompt: as the template prints it now, or as it was sent and sampled."""
+
+_THOUGHT = "<think>\n"
 
 
 class ChatFormat:
@@ -51,12 +54,20 @@ class ChatFormat:
         tokenizer: a transformers tokenizer that has a chat template.
         source: what the tokenizer was loaded from, for messages.
         stop_ids: ids that end a reply; those that the tokenizer and the template show are added.
+        thinking: sets the template's switch for thinking; None leaves it as the template has it.
 
     Raises:
-        ModelError: there is no chat template, or it can't be compiled.
+        ModelError: there is no chat template, it can't be compiled, or it has no such switch.
     """
 
-    def __init__(self, tokenizer: Any, *, source: str = "the tokenizer", stop_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        source: str = "the tokenizer",
+        stop_ids: Iterable[int] = (),
+        thinking: bool | None = None,
+    ) -> None:
         if not tokenizer.chat_template:
             raise ModelError(
                 f"{source} has no chat template; use an instruct or chat model, or save a template with "
@@ -64,24 +75,26 @@ class ChatFormat:
             )
         self.tokenizer = tokenizer
         self.source = source
-        self._markers, self._control_ids = _control_tokens(tokenizer)
-        # An empty alternation would match everywhere, a lookahead for the end of a longer text matches nowhere.
-        pattern = "|".join(re.escape(marker) for marker in sorted(self._markers, key=len, reverse=True))
-        self._marker = re.compile(pattern or r"(?!)")
-        self._single = re.compile("|".join(re.escape(char) for char in _single_controls(tokenizer)) or r"(?!)")
+        self._given_stop_ids = tuple(stop_ids)
+        self._others: dict[bool | None, ChatFormat] = {thinking: self}
+        self._switches: dict[str, bool] = {}
+        self._switches = chat_text.thinking_switches(self._apply, thinking, source)
+        self._thinks = _THOUGHT.strip() in str(tokenizer.chat_template)
+        self._controls = Controls(tokenizer)
         self._form = form_of(self._apply)
         parser = parser_name(str(tokenizer.name_or_path)) if self._form != "none" else None
         self._ids = None if parser is None else IdReader(tokenizer, parser)
         self.has_tools = self._form in ("block", "json") or self._ids is not None
         """Whether the model is told of tools by its own template, and calls them in its own form."""
-        self._tag = tags_in(tokenizer.chat_template if self.has_tools else "", self._markers)
-        self._first_characters = {
-            letter for marker in self._markers for letter in (marker[0], marker[0].lower(), marker[0].upper())
-        }
+        self._tag = tags_in(tokenizer.chat_template if self.has_tools else "", self._controls.texts)
         # Many episodes share their openings, and one render costs as much as a short game.
         self._rendered = functools.lru_cache(1024)(self._render)
         self._tails = functools.lru_cache(1024)(self._tail_ids)
-        ends = [*stop_ids, tokenizer.eos_token_id, self._end_of_turn()]
+        self._print([{"role": "user", "content": "a"}], "")  # what does not compile, or takes nobody, is told at once
+        self.why_not_append = ""
+        """Why `append` is out of the question for the template; empty where it is not."""
+        self._end_of_turn = self._end_of_a_reply()
+        ends = [*self._given_stop_ids, tokenizer.eos_token_id, self._first_after_a_reply()]
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(token for token in ends if token is not None))
         """Ids that end a reply."""
 
@@ -111,6 +124,18 @@ class ChatFormat:
             stop_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         return cls(tokenizer, source=str(folder), stop_ids=stop_ids)
 
+    def with_thinking(self, thinking: bool | None) -> ChatFormat:
+        """Returns this format with the template's thinking switched on or off, or as the template has it (None).
+
+        Raises:
+            ModelError: the template has no such switch, and does not do so anyway.
+        """
+        if thinking not in self._others:
+            other = ChatFormat(self.tokenizer, source=self.source, stop_ids=self._given_stop_ids, thinking=thinking)
+            other._others = self._others
+            self._others[thinking] = other
+        return self._others[thinking]
+
     def render(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> list[int]:
         """Returns the ids of the whole chat with the generation prompt [P].
 
@@ -132,12 +157,12 @@ class ChatFormat:
     def _render(self, frozen: Frozen, listed: str) -> list[int]:
         chat = self._prepared(chat_text.thaw(frozen))
         mark = chat_text.unused_character(chat)
-        ids = self._encode(self._print(chat_text.guarded(chat, self._light(mark)), listed), mark)
-        if self._is_harmless(chat):
+        ids = self._encode(self._print(chat_text.guarded(chat, self._controls.broken(mark)), listed), mark)
+        if self._controls.can_not_be_in(chat):
             return ids
         # The count of control ids must be the template's own. Text in which no marker can stand tells that number.
         strict = self._print(chat_text.guarded(chat, chat_text.strict(mark)), listed)
-        if self._count(ids) == self._count(self._encode_long_pieces(strict, mark)):
+        if self._controls.count(ids) == self._controls.count(self._encode_long_pieces(strict, mark)):
             return ids
         return self._encode(strict, mark)
 
@@ -148,6 +173,7 @@ class ChatFormat:
         completion: Completion,
         new_messages: Sequence[Message],
         tools: Sequence[Json] = (),
+        stop_ids: Sequence[int] = (),
     ) -> list[int] | None:
         """Returns the next prompt as an extension of the last call's ids [P'], or None where the template forbids it.
 
@@ -160,33 +186,82 @@ class ChatFormat:
             completion: what was sampled for them.
             new_messages: the messages after the reply.
             tools: what may be called now; the same as at the last call, or its ids would tell of others.
+            stop_ids: more ids that could end the reply, beside those of this format.
         """
+        return self._go_on(past_messages, prompt_ids, completion, new_messages, tools, stop_ids, "template")
+
+    def append(
+        self,
+        past_messages: Sequence[Message],
+        prompt_ids: Sequence[int],
+        completion: Completion,
+        new_messages: Sequence[Message],
+        tools: Sequence[Json] = (),
+        stop_ids: Sequence[int] = (),
+    ) -> list[int]:
+        """Returns the next prompt as an extension of the last call's ids [P'], whatever the template makes of the past.
+
+        The result starts with `prompt_ids` + `completion.token_ids`, exactly. What follows is what the template prints
+        behind a plain word in the reply's place, so nothing of it depends on what the reply was.
+
+        Args:
+            past_messages: the messages that were told before the reply.
+            prompt_ids: all ids of the last call [P].
+            completion: what was sampled for them.
+            new_messages: the messages after the reply.
+            tools: what may be called now.
+            stop_ids: more ids that could end the reply, beside those of this format.
+
+        Raises:
+            ModelError: the template does not print such a word once, with all new messages behind it.
+        """
+        ids = self._go_on(past_messages, prompt_ids, completion, new_messages, tools, stop_ids, "append")
+        assert ids is not None  # `_between` raises instead
+        return ids
+
+    def _go_on(
+        self,
+        past_messages: Sequence[Message],
+        prompt_ids: Sequence[int],
+        completion: Completion,
+        new_messages: Sequence[Message],
+        tools: Sequence[Json],
+        stop_ids: Sequence[int],
+        history: History,
+    ) -> list[int] | None:
         sampled = completion.token_ids
         reply = Message(role="assistant", content=self.read(prompt_ids, sampled, tools))
         past, _ = self._asked(past_messages, tools)
         chat, listed = self._asked([*past_messages, reply, *new_messages], tools)
-        ids = self._tails(len(past), self.decode(sampled), chat, listed)
+        ids = self._tails(len(past), self.decode(sampled) if history == "template" else None, chat, listed)
         if ids is None:
             return None
-        if ids and sampled and ids[0] == sampled[-1] and ids[0] in self._control_ids:
-            ids = ids[1:]
+        place = self._first_control(ids)
+        if place is not None and sampled and sampled[-1] in self._controls.ids:
+            # A sampled stop id ends the turn: the template's own, the same or another, would be a second one. A tag of
+            # the reply's text that somebody stops at (</tool_call>) ends the text alone, and the turn is still open.
+            last, first = sampled[-1], ids[place]
+            stopped = last in self.stop_ids or (last in stop_ids and last in self._controls.silent)
+            if first == last or (stopped and first == self._end_of_turn):
+                ids = ids[place + 1 :]
         return [*prompt_ids, *sampled, *ids]
 
-    def _tail_ids(self, past: int, reply: str, frozen: Frozen, listed: str) -> list[int] | None:
-        """Returns the ids that the template puts after `reply`, which stands after `past` messages."""
+    def _tail_ids(self, past: int, reply: str | None, frozen: Frozen, listed: str) -> list[int] | None:
+        """Returns the ids that the template puts after `reply`, or after any one (None), behind `past` messages."""
         chat = self._prepared(chat_text.thaw(frozen))
         # A call as it was sampled is no structure: a template would print it in its own way.
-        [chat[past]] = self._escaped([{"role": "assistant", "content": reply}])
+        [chat[past]] = self._controls.escaped([{"role": "assistant", "content": reply or ""}], self._tag)
+        find = self._between if reply is None else self._tail
         mark = chat_text.unused_character(chat)
-        tail = self._tail(past, chat, mark, self._light(mark), listed)
+        tail = find(past, chat, mark, self._controls.broken(mark), listed)
         if tail is None:
             return None
         ids = self._encode(tail, mark)
-        if not self._is_harmless(chat):
-            strict = self._tail(past, chat, mark, chat_text.strict(mark), listed)
+        if not self._controls.can_not_be_in(chat):
+            strict = find(past, chat, mark, chat_text.strict(mark), listed)
             if strict is None:
                 return None
-            if self._count(ids) != self._count(self._encode_long_pieces(strict, mark)):
+            if self._controls.count(ids) != self._controls.count(self._encode_long_pieces(strict, mark)):
                 ids = self._encode(strict, mark)
         return ids
 
@@ -196,62 +271,93 @@ class ChatFormat:
         Args:
             prompt_ids: all ids that were sent [P].
             ids: what was sampled for them [T].
-            tools: what could be called. Without, and where no call can be read, it is the text of the ids.
+            tools: what could be called. Without, and where no call can be read, it is the text of the ids. A thought
+                that the prompt opened, and that the ids don't close, begins with its tag.
         """
+        text = self._read(prompt_ids, ids, tools)
+        # Else a game would take thoughts that were cut off for the answer.
+        told = not text.strip() or "<think>" in text or "</think>" in text
+        return text if told or not self._opens_thought(prompt_ids) else _THOUGHT + text
+
+    def _read(self, prompt_ids: Sequence[int], ids: Sequence[int], tools: Sequence[Json]) -> str:
         if tools and self._ids is not None:
             found = self._ids.read(prompt_ids, ids, tools)
             return self.decode(ids) if found is None else self.decode(ids[: found[0]]) + found[1]
         return from_json(self.decode(ids)) if tools and self._form == "json" else self.decode(ids)
 
+    def _opens_thought(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether the template ended a prompt within a thought."""
+        return self._thinks and self._text(prompt_ids[-4:]).rstrip().endswith(_THOUGHT.strip())
+
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns the text of sampled ids, without special tokens."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text)
+        """Returns the text of sampled ids, without special tokens; tags that games read stay, whatever their flag."""
+        return self._text([token for token in ids if token not in self._controls.silent])
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids, special tokens too."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def _prepared(self, chat: Chat) -> Chat:
         """Returns the chat as the template takes it, without what can't be broken in its texts."""
-        return self._escaped(structured(chat) if self.has_tools else chat)
+        return self._controls.escaped(structured(chat) if self.has_tools else chat, self._tag)
 
     def _print(self, chat: Chat, listed: str) -> str:
         """Prints the chat by the template, in the first form that the template takes."""
         return self._print_with_form(chat, listed)[1]
 
-    def _print_with_form(self, chat: Chat, listed: str) -> tuple[int, str]:
+    def _print_with_form(self, chat: Chat, listed: str, behind: int | None = None) -> tuple[int, str]:
         """Returns (index of the form, text). Forms: as it is; same roles merged; system text in the first user turn.
 
         A form is taken if the template neither refuses it nor leaves out a message. What it leaves out of the seat's
-        own messages (thinking) is its own affair.
+        own messages (thinking) is its own affair. With `behind`, the index of a message, all that counts is that its
+        text stands there once and all messages after it are printed behind it.
         """
         from jinja2 import TemplateError
 
         refusal = ""
         tools = json.loads(listed) if listed else []
-        tags = [f"\uf8ff{index}\uf8ff" for index in range(len(chat))]
+        # With a character that no message holds: nobody's text stands for what is left out.
+        probe_mark = chat_text.unused_character(chat)
+        tags = [f"{probe_mark}{index}{probe_mark}" for index in range(len(chat) + len(tools))]
         tagged: Chat = [
             message if message["role"] == "assistant" else {**message, "content": message["content"] + tag}
-            for message, tag in zip(chat, tags, strict=True)
+            for message, tag in zip(chat, tags, strict=False)
         ]
-        needed = [tag for message, tag in zip(chat, tags, strict=True) if message["role"] != "assistant"]
-        needed += [tool["name"] for tool in tools]
+        tagged_tools = [
+            {**tool, "name": tool["name"] + tag} for tool, tag in zip(tools, tags[len(chat) :], strict=True)
+        ]
+        first = 0 if behind is None else behind
+        needed = [
+            tag for message, tag in zip(chat[first:], tags[first:], strict=False) if message["role"] != "assistant"
+        ]
+        needed += tags[len(chat) :] if behind is None else []
         for index, form in enumerate(chat_text.FORMS):
             try:
-                text, probe = self._apply(form(chat), tools), self._apply(form(tagged), tools)
+                text, probe = self._apply(form(chat), tools), self._apply(form(tagged), tagged_tools)
             except TemplateError as error:
                 refusal = str(error)
                 continue
-            if all(tag in probe for tag in needed):
+            told = [probe] if behind is None else probe.split(chat[behind]["content"])[1:]
+            if len(told) == 1 and all(tag in told[0] for tag in needed):
                 return index, text
-            refusal = "it leaves out a message or a tool"
+            refusal = "it leaves out a message or a tool" if behind is None else "it does not print them in this order"
         roles = ", ".join(message["role"] for message in chat) or "none"
         raise ModelError(
             f"the chat template of {self.source} refuses a chat with the roles [{roles}]: {refusal}; "
             f"use a model whose template takes them, or change the order in which the game tells its messages"
         )
 
-    def _apply(self, chat: Chat, tools: Sequence[Json]) -> str:
+    def _apply(
+        self, chat: Chat, tools: Sequence[Json], *, switches: dict[str, bool] | None = None, ends: bool = False
+    ) -> str:
+        """Prints a chat as it is, with the opening of a reply unless it `ends`."""
         return str(
             self.tokenizer.apply_chat_template(
-                chat, tools=functions(tools) or None, tokenize=False, add_generation_prompt=True
+                chat,
+                tools=functions(tools) or None,
+                tokenize=False,
+                add_generation_prompt=not ends,
+                **(self._switches if switches is None else switches),
             )
         )
 
@@ -271,36 +377,15 @@ class ChatFormat:
                 return rest[len(printed) :]
         return None
 
-    def _escaped(self, chat: Chat) -> Chat:
-        """Returns the chat with control tokens of one character, and plain tags of the template, written as escapes."""
-
-        def escape(match: re.Match[str]) -> str:
-            return match[0].encode("unicode_escape").decode("ascii")
-
-        def defuse(match: re.Match[str]) -> str:
-            # The library's own form may be quoted to a seat, e.g. when its last call was none.
-            return match[0] if role == "user" and match[0].endswith("tool_call") else "\\x3c" + match[0][1:]
-
-        found: Chat = []
-        for message in chat:
-            role = message["role"]
-            message = chat_text.changed(message, lambda text: self._single.sub(escape, text))
-            found.append(
-                chat_text.changed(message, lambda text: self._tag.sub(defuse, text)) if role in SENDERS else message
-            )
-        return found
-
-    def _light(self, mark: str) -> Guard:
-        """A guard that breaks each literal marker, and leaves all other text as it is."""
-
-        def break_marker(match: re.Match[str]) -> str:
-            return match[0][:1] + mark + match[0][1:]
-
-        return lambda text: self._marker.sub(break_marker, text)
-
-    def _is_harmless(self, chat: Chat) -> bool:
-        """Whether no message can hold a marker, not even one that a normalizer or a template puts together."""
-        return all(text.isascii() and self._first_characters.isdisjoint(text) for text in chat_text.texts(chat))
+    def _between(self, past: int, chat: Chat, mark: str, guard: Guard, listed: str) -> str:
+        """Returns what the template prints between a reply, which stands after `past` messages, and the next prompt."""
+        word = f"{mark}reply{mark}"  # nothing to drop, to trim or to read; guards leave no two marks so
+        probed = [*chat_text.guarded(chat, guard)]
+        probed[past] = {"role": "assistant", "content": word}
+        try:
+            return self._print_with_form(probed, listed, behind=past)[1].rpartition(word)[2]
+        except ModelError as error:
+            raise ModelError(f"history=append: {error}; or use history=template") from error
 
     def _encode(self, text: str, mark: str) -> list[int]:
         """Encodes the pieces between marks one by one; markers in a piece become their ids."""
@@ -314,39 +399,42 @@ class ChatFormat:
         """As `_encode`, without the pieces that are too short for a marker."""
         return self._encode(mark.join(piece for piece in text.split(mark) if len(piece.strip()) > 1), mark)
 
-    def _count(self, ids: Iterable[int]) -> int:
-        return sum(token in self._control_ids for token in ids)
+    def _first_control(self, ids: Sequence[int] | None) -> int | None:
+        """The place of the first control id, if there is one with nothing but white space before it."""
+        place = next((at for at, token in enumerate(ids or []) if token in self._controls.ids), None)
+        return place if ids is not None and place is not None and not self._text(ids[:place]).strip() else None
 
-    def _end_of_turn(self) -> int | None:
-        """The control id that the template prints after a reply, if it prints one."""
+    def _first_after_a_reply(self) -> int | None:
+        """The control id that the template prints first after a reply that a user message follows, if it prints one."""
         chat: Chat = [
-            {"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))
+            {"role": role, "content": text} for role, text in (("user", "a"), ("assistant", ""), ("user", "c"))
         ]
         mark = chat_text.unused_character(chat)
-        tail = self._tail(1, chat, mark, self._light(mark), "")
-        ids = self._encode(tail, mark) if tail else []
-        return ids[0] if ids and ids[0] in self._control_ids else None
+        try:
+            tail = self._between(1, chat, mark, self._controls.broken(mark), "")
+        except ModelError as error:
+            self.why_not_append = str(error)
+            return None
+        ids = self._encode(tail, mark)
+        place = self._first_control(ids)
+        return None if place is None else ids[place]
 
+    def _end_of_a_reply(self) -> int | None:
+        """The control id with which the template ends a reply.
 
-def _control_tokens(tokenizer: Any) -> tuple[set[str], set[int]]:
-    """Returns (texts that must not work inside messages, ids of control tokens).
+        None where it has no such id, or the next message's own marker ends the reply (GLM): that is never to be left
+        out, so it counts what the template prints when nothing follows, not even the opening of a reply.
+        """
+        from jinja2 import TemplateError
 
-    These are the special tokens and every other added token of more than one visible character. The unknown token's
-    id is left out: with a small vocabulary any odd word becomes it.
-    """
-    texts: set[str] = set()
-    ids: set[int] = set()
-    for token, added in tokenizer.added_tokens_decoder.items():
-        long = len(added.content.strip()) > 1
-        if long:
-            texts.add(added.content)
-        if (long or added.special) and token != tokenizer.unk_token_id:
-            ids.add(token)
-    return texts, ids
-
-
-def _single_controls(tokenizer: Any) -> list[str]:
-    """Returns the special tokens of one character that text may hold. White space and the unknown token stay usable."""
-    added = tokenizer.added_tokens_decoder.items()
-    special = {one.content for token, one in added if one.special and token != tokenizer.unk_token_id}
-    return sorted(text for text in special if len(text) == 1 and not text.isspace())
+        mark = chat_text.unused_character([])
+        word = f"{mark}reply{mark}"
+        try:
+            printed = self._apply(
+                [{"role": "user", "content": "a"}, {"role": "assistant", "content": word}], [], ends=True
+            )
+        except TemplateError:
+            return None
+        ids = self._encode(printed.rpartition(word)[2], mark) if printed.count(word) == 1 else []
+        place = self._first_control(ids)
+        return None if place is None else ids[place]

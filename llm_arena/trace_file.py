@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -135,6 +137,10 @@ class TraceWriter:
             return size
         tail = _read(fd, size - start, start)
         if not _is_record(tail):
+            if start and not _is_torn(tail, alone=False):
+                raise TraceError(
+                    f"the end of {self.path} is no trace record ({tail[:20]!r}); remove it, or choose another name"
+                )
             self.repaired_bytes = len(tail)
             _log.warning("%s: cut off a torn record of %d bytes, left by a killed writer", self.path, len(tail))
             os.ftruncate(fd, start)
@@ -148,7 +154,7 @@ class TraceWriter:
         """Refuses a file that was not written by a `TraceWriter`, before anything is cut from it or added to it."""
         with open(self.path, "rb") as file:
             first = file.readline().removeprefix(_BOM)
-        if not (_is_record(first) if whole else _begins_as_ours(first)):
+        if not (_is_record(first) if whole else _is_torn(first, alone=True)):
             raise TraceError(
                 f"{self.path} exists and is no trace file (it begins with {first[:20]!r}); choose another name"
             )
@@ -205,10 +211,49 @@ def upgrade(record: dict[str, Any], *, to: int, table: Mapping[int, Upgrade], wh
     return record
 
 
-def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yields where to write a new file or folder; it gets its own name once all is written, and vanishes otherwise.
+
+    Raises:
+        TraceError: something of that name is there, somebody else is writing it, or the disk refuses.
+    """
+    final = Path(path)
+    folder = final.with_name(f".{final.name}.part")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock_folder(folder, final)
+    except OSError as error:
+        raise _unwritable(final, error) from error
+    aside = folder / final.name
+    try:
+        _refuse_existing(final)
+        _remove(aside)  # what a killed process left
+        yield aside
+        for file in aside.rglob("*") if aside.is_dir() else [aside]:
+            if file.is_file():
+                with open(file, "rb+") as handle:
+                    _flush(handle.fileno())
+        _refuse_existing(final)  # it was not there at the start, but a rename would replace it
+        aside.rename(final)
+    except OSError as error:
+        if isinstance(error.filename, str) and not error.filename.startswith(str(aside)):
+            raise  # about a file that the caller reads
+        raise _unwritable(final, error) from error
+    finally:
+        _remove(folder)  # before it is unlocked
+        if lock is not None:
+            os.close(lock)
+
+
+def read_traces(path: str | os.PathLike[str], on_bytes: Callable[[int], object] | None = None) -> Iterator[Trace]:
     """Yields the traces of a file, oldest first. A torn last line (of a killed writer) is left out with a warning.
 
     Blank lines and a byte order mark at the start are skipped. Pipes and devices are read as well.
+
+    Args:
+        path: the file.
+        on_bytes: told the size of each line that was read, in bytes.
 
     Raises:
         TraceError: there is no such file, it is no trace file, or a record is broken or newer than this library; names
@@ -220,6 +265,8 @@ def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
         raise TraceError(f"{os.fspath(path)} is a folder, no trace file")
     with open(path, "rb") as file:  # binary: iterating splits at \n and nowhere else
         for number, line in enumerate(file, start=1):
+            if on_bytes is not None:
+                on_bytes(len(line))
             if number == 1:
                 if line.startswith(_UTF16):
                     raise TraceError(f"{os.fspath(path)} is UTF-16 text, no trace file; save it as UTF-8")
@@ -231,13 +278,51 @@ def read_traces(path: str | os.PathLike[str]) -> Iterator[Trace]:
             except TraceError as error:
                 if line.endswith(b"\n") or _is_record(line):
                     raise
-                if not _begins_as_ours(line):
+                if not _is_torn(line, alone=number == 1):
                     raise TraceError(
                         f"{os.fspath(path)} is no trace file (line {number} begins with {line[:20]!r})"
                     ) from error
                 _log.warning("%s: left out a torn record of %d bytes at the end", os.fspath(path), len(line))
                 return
             yield trace
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise TraceError(f"{path} exists; choose another name, or remove it")
+
+
+def _lock_folder(folder: Path, final: Path) -> int | None:
+    """Takes a folder for one writer of `final`; it may be left from a killed one. Windows: no lock."""
+    if sys.platform == "win32":
+        folder.mkdir(exist_ok=True)
+        return None
+    lock = folder / f"{final.name}.lock"  # a file, because NFS locks no folders
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # another writer has just ended, and removed the folder
+            continue
+        try:
+            _lock(fd, final)
+        except BaseException:
+            os.close(fd)
+            raise
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)  # likewise
+
+
+def _unwritable(path: Path, error: OSError) -> TraceError:
+    return TraceError(f"{path} can't be written: {error.strerror or error}; nothing was left there")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        path.unlink()
 
 
 def _is_record(line: bytes) -> bool:
@@ -248,8 +333,13 @@ def _is_record(line: bytes) -> bool:
     return True
 
 
-def _begins_as_ours(line: bytes) -> bool:
-    return _START.startswith(line[: len(_START)])
+def _is_torn(tail: bytes, *, alone: bool) -> bool:
+    """Returns whether the end of a file is a record that a killed writer, or a machine that went down, has left.
+
+    After a power cut some file systems have zeros where nothing was written; a file of nothing else is none of ours.
+    """
+    begun = tail.rstrip(b"\0 \t\r").lstrip(b" \t")
+    return (bool(begun) or not alone) and _START.startswith(begun[: len(_START)])
 
 
 def _open(path: Path) -> int:

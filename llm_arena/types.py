@@ -19,6 +19,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 import numpy as np
 
+from llm_arena.errors import TraceError
+
 SCHEMA = 1
 """Version of the trace format written by this library."""
 
@@ -301,17 +303,32 @@ class Trace(msgspec.Struct, kw_only=True):
 
         Raises:
             ValueError: the turn has no tokens.
+            TraceError: it extends what is no earlier turn of its seat with tokens.
         """
-        turn = self.turns[index]
+        *earlier, turn = self.stream(index)
         if turn.prompt_ids is None:
             raise ValueError(f"turn {index} of trace {self.id} was played by an agent without tokens")
-        pieces = [turn.prompt_ids]
-        before = turn.extends
-        while before is not None:
-            earlier = self.turns[before]
-            pieces += [earlier.completion_ids, earlier.prompt_ids or []]
-            before = earlier.extends
-        return [token for piece in reversed(pieces) for token in piece], turn.completion_ids
+        pieces = [piece for step in earlier for piece in (step.prompt_ids or [], step.completion_ids)]
+        return [token for piece in [*pieces, turn.prompt_ids] for token in piece], turn.completion_ids
+
+    def stream(self, index: int) -> list[Turn]:
+        """Returns the turns from the first of a token stream to turn `index`, each extending the one before.
+
+        Raises:
+            TraceError: one of them extends what is no earlier turn of its seat with tokens.
+        """
+        at = range(len(self.turns))[index]
+        path = [self.turns[at]]
+        while (before := path[-1].extends) is not None:
+            earlier = self.turns[before] if 0 <= before < at else None
+            seat = path[-1].seat
+            if earlier is None or earlier.seat != seat or earlier.prompt_ids is None:
+                raise TraceError(
+                    f"trace {self.id}: turn {at} extends {before}, which is no earlier turn of {seat} with tokens"
+                )
+            path.append(earlier)
+            at = before
+        return path[::-1]
 
 
 class TokenSequence(msgspec.Struct, kw_only=True):
@@ -333,5 +350,11 @@ class TokenSequence(msgspec.Struct, kw_only=True):
     turn_of: list[int]
     "Index of the turn that sampled each id [L]; -1 where mask is 0."
     turns: list[int]
+    "The turns whose sampled ids it trains, oldest first."
     min_version: int = 0
     max_version: int = 0
+    "Oldest and newest version of the policy that sampled the ids where mask is 1."
+    finish: FinishReason = "stop"
+    "How the stream's last turn ended."
+    ending: Ending = Ending.TERMINATED
+    "How the episode ended."

@@ -105,6 +105,25 @@ def test_make_notices_another_device_and_keeps_the_one_that_is_there(fakes: Path
     assert make("DEVICE=cuda") == ["new", "lock: cuda"]
 
 
+def test_only_tests_need_the_packages_that_only_tests_read(fakes: Path, tmp_path: Path) -> None:
+    def installs(target: str) -> bool:
+        done = run(fakes, "make", "--dry-run", "--always-make", target, "DEVICE=cpu")
+        assert done.returncode == 0 and "-e ." in done.stdout, done.stderr
+        return "test_data.txt" in done.stdout
+
+    assert {target: installs(target) for target in ("venv", "demo", "lint", "test", "soak")} == {
+        "venv": False,
+        "demo": False,
+        "lint": False,
+        "test": True,
+        "soak": True,
+    }
+    asked = tmp_path / "asked"
+    program(fakes, "fake-python", f'echo "$@" >>{asked}; case "$*" in *m.version*) echo none ;; esac')
+    assert run(fakes, "sh", "requirements/install.sh", str(fakes / "fake-python"), "cpu").returncode == 0
+    assert "cpu.txt" in asked.read_text() and "test_data" not in asked.read_text()
+
+
 def test_vllm_is_here_where_the_lock_has_it_and_can_be_imported() -> None:
     assert (importlib.util.find_spec("vllm") is not None) or not VLLM_IS_LOCKED
     if not VLLM_IS_LOCKED:

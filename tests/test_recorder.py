@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from llm_arena.env import ArenaEnv, StepRecord
 from llm_arena.errors import TraceError
-from llm_arena.recorder import Recorder, sequences
+from llm_arena.recorder import Recorder, context_tokens, sequences
 from llm_arena.types import (
     Action,
     Cause,
@@ -249,11 +249,33 @@ def test_a_chain_that_goes_nowhere_is_refused():
     pages = Pages()
     pages.turn([1], [2])
     pages.turn([1, 2], [3])
-    pages.trace().turns[1].extends = 1
     pages.turn([5], [6], "player_1")
     pages.trace().turns[2].extends = 0  # another seat's turn
     with pytest.raises(TraceError, match="no earlier turn of player_1"):
         sequences(pages.trace())
+
+
+@pytest.mark.parametrize("extends", [[0, None, None], [None, 1, None], [1, 0, None], [None, None, -1], [None, 2, 1]])
+def test_a_chain_that_goes_round_or_back_ends_in_an_error(extends):
+    pages = Pages()
+    for at in range(3):
+        pages.turn([at], [10 + at])
+    trace = pages.trace()
+    for turn, before in zip(trace.turns, extends, strict=True):
+        turn.extends = before
+    bad = next(at for at, before in enumerate(extends) if before is not None)
+    for reads in (sequences, lambda trace: trace.full_ids(bad), lambda trace: context_tokens(trace, trace.turns[bad])):
+        with pytest.raises(TraceError, match=rf"turn {bad} extends -?\d, which is no earlier turn of player_0"):
+            reads(trace)
+
+
+def test_a_turn_extends_none_without_tokens():
+    pages = Pages()
+    pages.turn(text="x")
+    pages.turn([1], [2])
+    pages.trace().turns[1].extends = 0
+    with pytest.raises(TraceError, match="no earlier turn of player_0 with tokens"):
+        pages.trace().full_ids(1)
 
 
 def test_an_action_is_recorded_as_a_file_gives_it_back():

@@ -1,101 +1,13 @@
 """What reaches training from a conversation, from the chat template to the merged sequences and their masks."""
 
-import importlib
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import llm_arena
-from llm_arena.engines.fake import FakeEngine
-from llm_arena.env import ArenaEnv
 from llm_arena.recorder import sequences
-from llm_arena.runtime import Runtime
-from llm_arena.types import Move, Outcome
-
-llm = importlib.import_module("llm_arena.agents.llm")
-
-
-class Talk(ArenaEnv):
-    """One speaker; the script says what it is told, each message as [role, text]. Pays 1 at the end."""
-
-    id = "test-talk-v0"
-    roles = {"speaker": 1}
-    max_turns = 40
-
-    def __init__(self, *, script, **options):
-        super().__init__(counts={"speaker": 1}, **options)
-        self.script = script
-
-    def begin(self, rng):
-        self.place = 0
-        return self.tell_next()
-
-    def tell_next(self):
-        for role, text in self.script[self.place]:
-            self.tell("speaker_0", text, role=role)
-        self.place += 1
-        return "speaker_0"
-
-    def sample_reply(self, seat, rng):
-        return "go"
-
-    def resolve(self, seat, reply):
-        if self.place == len(self.script):
-            return Move(rewards={seat: 1.0}, outcome=Outcome(winners=[seat], reason="said all"))
-        return Move(next=self.tell_next())
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered():
-    if Talk.id not in llm_arena.registry:
-        llm_arena.register(Talk.id, Talk)
-
-
-def ids_of(chat, text):
-    """Ids of a reply: a stop id at the end, unless the text ends with `...` (cut by the cap)."""
-    ids = chat.tokenizer.encode(text.removesuffix("..."), add_special_tokens=False)
-    return ids if text.endswith("...") else [*ids, chat.stop_ids[0]]
-
-
-def converse(chat, script, replies):
-    """Plays the script with replies (texts, or lists of ids); returns (trace, every (prompt, completion) sent).
-
-    The game asks again after an empty reply, so more replies may be needed than the script has turns.
-    """
-    lines = [reply if isinstance(reply, list) else ids_of(chat, reply) for reply in replies]
-    engine = FakeEngine(lines, policies=["p"])
-    agent = llm.LLMAgent(engine, "p", chat, llm.Settings(max_new_tokens=200))
-    with Runtime(engine=engine) as runtime:
-        env = llm_arena.make(Talk.id, script=[[list(message) for message in told] for told in script], retries=5)
-        trace = llm_arena.play(env, agents=agent, seed=0, runtime=runtime)
-    sent = [(prompt, line) for (_, prompt, _), line in zip(engine.calls, lines, strict=False)]
-    return trace, sent
-
-
-def text_of(chat, ids):
-    return chat.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def trained(sequence):
-    return [token for token, on in zip(sequence.token_ids, sequence.mask, strict=True) if on]
-
-
-def check_every_sampled_id_is_trained_once(trace, sent):
-    """Each turn's completion is in one sequence, at the end of exactly the ids that were sent for it."""
-    found = sequences(trace)
-    assert sum(sum(sequence.mask) for sequence in found) == sum(len(completion) for _, completion in sent)
-    for index, (prompt, completion) in enumerate(sent):
-        if not completion:
-            continue
-        [sequence] = [sequence for sequence in found if index in sequence.turns]
-        places = [place for place, turn in enumerate(sequence.turn_of) if turn == index]
-        assert places == list(range(places[0], places[0] + len(completion)))
-        assert sequence.token_ids[: places[-1] + 1] == prompt + completion
-        assert [sequence.logprobs[place] for place in places] == trace.turns[index].logprobs
-    for sequence in found:
-        assert all(on or logprob == 0 for on, logprob in zip(sequence.mask, sequence.logprobs, strict=True))
-    return found
+from llm_arena.training.credit import Credit
+from llm_arena.training.labels import train_sequences
+from talk_parts import check_every_sampled_id_is_trained_once, converse, ids_of, text_of, trained
 
 
 @pytest.mark.parametrize("think_tokens", [False, True])
@@ -110,7 +22,10 @@ def test_thinking_that_the_template_drops_makes_two_sequences(toy_chat, think_to
     assert "assistant\n[2]<|im_end|>" in text_of(chat, two.token_ids), "the old answer, without its thinking, unmasked"
     assert "<think>a" not in text_of(chat, two.token_ids)
     assert trace.returns == {"speaker_0": 1.0}
-    assert {one.seat, two.seat} == {"speaker_0"}
+    gained = Credit(advantages={(trace.id, "speaker_0"): 1.0})
+    for learned, sequence in zip(train_sequences([trace], gained, policy="p"), (one, two), strict=True):
+        assert learned.trained.tolist() == sequence.mask
+        assert set(learned.advantage[learned.trained]) == {1.0}, "both carry the credit of the episode"
 
     keeping = toy_chat("newline", think_tokens=think_tokens)
     trace, sent = converse(keeping, script, replies)
@@ -185,6 +100,7 @@ def test_several_speakers_before_the_turn(toy_chat, template):
     ]
     trace, sent = converse(chat, script, ["pass", "again"])
     found = check_every_sampled_id_is_trained_once(trace, sent)
+    assert [turn.finish for turn in trace.turns] == ["stop"] * 2 and len(sent) == 2, "one request for each turn"
     text = text_of(chat, sent[1][0])
     words = ["rules", "player_0: I claim 4", "player_1: I doubt it", "pass", "player_0: So?", "player_1: Well?"]
     places = [text.index(word) for word in words]

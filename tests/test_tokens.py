@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from llm_arena.errors import ModelError
 from llm_arena.tokens import ChatFormat
 from llm_arena.types import Completion
+from template_parts import real_chat
+from tool_parts import HERMES, HERMES_TAGS, TOOLS, chat_with
 
 MARKERS = ["<|im_start|>", "<|im_end|>", "<tool>"]
 PIECES = st.one_of(
@@ -290,6 +292,34 @@ def test_system_text_alone_is_told_to_a_template_that_wants_a_user(toy_chat):
     assert "user\nonly rules<|im_end|>" in text_of(chat, chat.render(chat_of(("system", "only rules"))))
 
 
+@pytest.mark.parametrize("template", ["forgetful", "deepseek r1"])
+def test_nobody_s_text_stands_for_a_message_that_is_left_out(toy_chat, template):
+    chat = toy_chat(template) if template == "forgetful" else real_chat(template)
+    for odd in ["\uf8ff", "\ue000", "\ue001", "\ue000\ue001\uf8ff"]:
+        forged = "".join(f"{odd}{index}{odd}" for index in range(4))
+        messages = chat_of(("system", "RULES"), ("user", "q"), ("assistant", "x"), ("system", "MORE"), ("user", forged))
+        text = text_of(chat, chat.render(messages))
+        assert all(text.count(word) == 1 for word in ("RULES", "MORE", forged))
+
+
+def test_a_text_that_names_a_tool_does_not_stand_for_its_description(toy_chat):
+    # As Hermes does, but where there is system text, the tools are left out.
+    chat = chat_with(toy_chat("newline"), HERMES.replace("{% if tools %}", "{% if tools and not own %}"), HERMES_TAGS)
+    text = text_of(chat, chat.render(chat_of(("system", "Use search or open."), ("user", "who?")), TOOLS))
+    assert "Finds passages." in text and "Shows a document." in text and text.count("Use search or open.") == 1
+
+
+def test_messages_with_all_private_use_characters_of_the_first_plane(toy_chat):
+    chat = toy_chat()
+    odd = "".join(map(chr, range(0xE000, 0xF900)))
+    ids = chat.render(chat_of(("user", f"{odd}<|im_end|>")))
+    assert f"user\n{odd}<|im_end|><|im_end|>\n" in text_of(chat, ids)
+    assert len(controls(chat, ids)) == 3
+    more = "".join(map(chr, [*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE)]))
+    with pytest.raises(ModelError, match="every private-use character"):
+        chat.render(chat_of(("user", odd), ("user", more)))
+
+
 def test_chat_that_no_form_fits_is_an_error_that_names_the_roles(toy_chat):
     with pytest.raises(ModelError, match=r"assistant, user.*alternate"):
         toy_chat("strict").render(chat_of(("assistant", "hi"), ("user", "hello")))
@@ -342,3 +372,13 @@ def test_decode_drops_special_ids_only(toy_chat):
     win, ner, end, start = chat.tokenizer.convert_tokens_to_ids(["win", "ner", "<|im_end|>", "<|im_start|>"])
     assert chat.decode([start, win, end, ner, end]) == "winner"
     assert chat.decode([]) == ""
+
+
+@pytest.mark.parametrize("tag", ["<think>", "</think>", "<tool_call>", "</tool_call>"])
+def test_tags_that_games_read_are_decoded_whatever_their_flag(toy_chat, tag):
+    tokenizer = copy.deepcopy(toy_chat().tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": [tag, "<other>"]})
+    chat = ChatFormat(tokenizer)
+    other, special, win = tokenizer.convert_tokens_to_ids(["<other>", tag, "win"])
+    assert chat.decode([other, special, win, chat.stop_ids[0]]) == f"{tag}win"
+    assert special not in chat.render(chat_of(("user", f"a{tag}b"))), "nobody else's text becomes one"

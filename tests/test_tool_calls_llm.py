@@ -32,7 +32,8 @@ KINDS = ["hermes", "hermes plain", "qwen", "llama", "text", "smollm2"]
 
 @pytest.fixture(scope="module", autouse=True)
 def lookup() -> None:
-    llm_arena.register(Lookup.id, Lookup)
+    if Lookup.id not in llm_arena.registry:
+        llm_arena.register(Lookup.id, Lookup)
 
 
 @pytest.fixture(scope="module")

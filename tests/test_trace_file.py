@@ -14,7 +14,7 @@ import pytest
 
 from llm_arena import trace_file
 from llm_arena.errors import TraceError
-from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade
+from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade, written_whole
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace, Turn
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -308,13 +308,61 @@ def _rename(record):
 DEEP = b'{"schema":1,"x":' + b"[" * 200_000
 
 
-@pytest.mark.parametrize("content", [b"\0" * 100_000, b"[" * 200_000, b"my thesis", b'{"step": 1}', b'{"st'])
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"my thesis", b'{"step": 1}', b'{"st', b"\0{"])
 @pytest.mark.parametrize("before", [b"", encode(trace("a"))])
 def test_only_what_begins_as_a_record_is_taken_for_a_torn_one(tmp_path, before, content):
     path = tmp_path / "t.jsonl"
     path.write_bytes(before + content)
-    with pytest.raises(TraceError, match=r"is no trace (file|record)"):
-        list(read_traces(path))
+    for use in (lambda path: list(read_traces(path)), TraceWriter):
+        with pytest.raises(TraceError, match=r"is no trace (file|record)"):
+            use(path)
+    assert path.read_bytes() == before + content
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"sch', encode(trace("torn"))[:40], b" "])
+@pytest.mark.parametrize("zeros", [0, 1, 100_000])
+def test_readers_leave_out_what_writers_cut_off(tmp_path, begun, zeros):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(encode(trace("a")) + begun + b"\0" * zeros)
+    assert [t.id for t in read_traces(path)] == ["a"]
+    with TraceWriter(path) as writer:
+        assert writer.repaired_bytes == len(begun) + zeros
+    assert path.read_bytes() == encode(trace("a"))
+
+
+def test_a_file_of_zeros_is_no_trace_file(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b"\0" * 100_000)
+    for use in (lambda path: list(read_traces(path)), TraceWriter):
+        with pytest.raises(TraceError, match=r"is no trace file"):
+            use(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_one_writes_a_new_file_at_a_time(tmp_path, kind):
+    def fill(aside):
+        if kind == "folder":
+            aside.mkdir()
+        (aside / "x" if kind == "folder" else aside).write_text("first")
+
+    new = tmp_path / "new"
+    with written_whole(new) as aside:
+        fill(aside)
+        with pytest.raises(TraceError, match=r"new is being written by another writer"), written_whole(new):
+            pass
+        assert not new.exists()
+    assert list(tmp_path.iterdir()) == [new]
+    assert (new / "x" if kind == "folder" else new).read_text() == "first"
+
+
+@pytest.mark.parametrize("there", [Path.touch, Path.mkdir])
+def test_a_name_that_was_taken_meanwhile_is_not_replaced(tmp_path, there):
+    new = tmp_path / "new"
+    with pytest.raises(TraceError, match="new exists; choose another name"), written_whole(new) as aside:
+        aside.mkdir() if there is Path.mkdir else aside.touch()
+        there(new)
+        before = new.stat().st_ino
+    assert list(tmp_path.iterdir()) == [new] and new.stat().st_ino == before
 
 
 def test_a_whole_last_record_of_a_newer_schema_is_not_taken_for_a_torn_one(tmp_path):
