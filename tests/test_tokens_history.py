@@ -256,7 +256,7 @@ ENDLESS = SPACED.replace("\n<|im_end|>", "")
         (LLAMA2, "a<|im_end|><|im_start|> q1", "a <|im_end|><|im_start|> q1"),
         (SPACED, "a<|im_end|>\n<|im_start|>user\nq1\n", "a\n<|im_end|>\n<|im_start|>user\nq1\n"),
         (ENDLESS, "a<|im_end|>\n<|im_start|>user\nq1\n", "a\n<|im_start|>user\nq1\n"),
-        (ENDLESS.replace("}}\n", "}}"), "a<|im_end|><|im_start|>user\nq1", "a<|im_start|>user\nq1"),
+        (ENDLESS.replace("content }}\n", "content }}"), "a<|im_end|><|im_start|>user\nq1", "a<|im_start|>user\nq1"),
     ],
 )
 def test_white_space_before_the_end_of_a_turn(

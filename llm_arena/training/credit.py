@@ -208,7 +208,10 @@ def votes_by_group(
         if any(trace.void for trace in members):
             incomplete += 1
             continue
-        scored = list(group_reward(members))
+        given = list(members)
+        scored = list(group_reward(given))
+        if list(map(id, given)) != list(map(id, members)):
+            raise UsageError("group_reward changed its list of traces; let it work on a copy")
         if len(scored) != len(members):
             raise UsageError(
                 f"group_reward returned {len(scored)} results for the {len(members)} traces of group {group!r}; "
