@@ -283,8 +283,11 @@ def peer_environment() -> Path:
     if not stamp.exists():
         print(f"installing TRL {TRL} into {PEER}", file=sys.stderr, flush=True)
         venv.create(PEER, clear=True, with_pip=True)
-        subprocess.run(["sh", str(ROOT / "requirements/install.sh"), str(python), "cpu"], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", f"trl=={TRL}"], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", f"trl=={TRL}"]
+        for command in (["sh", str(ROOT / "requirements/install.sh"), str(python), "cpu"], pip):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise ArenaError(f"TRL can't be installed: {done.stdout[-500:]}{done.stderr[-1000:]}")
         stamp.touch()
     return python
 
