@@ -162,7 +162,7 @@ class Run:
         """
         assert self._child.stdout is not None
         for line in self._child.stdout:
-            if not line.startswith("{"):
+            if not line.startswith('{"'):  # TRL prints a dict of its own at the end
                 continue
             said = json.loads(line)
             if "step" in said:

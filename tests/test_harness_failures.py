@@ -141,8 +141,35 @@ def test_a_call_after_the_end_is_refused() -> None:
 
     trace = run(harness)  # which never calls
     assert (trace.turns, trace.seats, trace.returns, trace.env_stats) == ([], {}, {}, {})
-    with pytest.raises(UsageError, match="has ended"):
+    with pytest.raises(asyncio.CancelledError, match="has ended"):
         asyncio.run(kept[0].call("a", "late"))
+
+
+def test_code_that_tries_again_after_a_mistake_is_ended() -> None:
+    async def alone(ctx: Any, sample: Any) -> str:
+        while True:
+            try:
+                return str(await ctx.call("solver1", "x"))
+            except Exception:
+                continue
+
+    async def behind(ctx: Any, sample: Any) -> float:
+        async def worker() -> None:
+            while True:
+                try:
+                    await ctx.call("a", "x")
+                except Exception:
+                    continue
+
+        ctx.worker = asyncio.create_task(worker())
+        await ctx.call("a", "y")
+        return 1.0
+
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="no name of a role"):
+        run(alone)
+    assert run(behind).returns["a_0"] == 1.0
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(

@@ -315,3 +315,38 @@ def test_group_advantages_are_finite_and_sum_to_zero(rewards: list[float], estim
     scale = max(1.0, *map(abs, rewards)) * len(rewards)
     assert all(map(math.isfinite, advantages))
     assert abs(math.fsum(advantages)) <= 1e-8 * scale
+
+
+@pytest.mark.parametrize(("estimator", "alone"), [("loo", 1.0), ("group_mean", 0.5)])
+def test_a_run_with_more_seats_is_compared_with_other_runs_not_with_itself(estimator: Estimator, alone: float) -> None:
+    traces = [
+        make_trace("one", {"solver_0": 0.0}),
+        make_trace("three", {"solver_0": 0.0, "solver_1": 0.0, "solver_2": 0.0}),
+    ]
+    credit = assign(
+        traces,
+        by="group",
+        estimator=estimator,
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+        group_reward=lambda members: [(float(trace.id == "one"), {}) for trace in members],
+    )
+    assert credit.advantages["one", "solver_0"] == pytest.approx(alone)
+    assert {credit.advantages["three", seat] for seat in traces[1].seats} == {pytest.approx(-alone)}
+
+
+def test_a_group_reward_that_sorts_its_traces_is_told() -> None:
+    def sorts(members: list[Trace]) -> list[tuple[float, dict[str, float]]]:
+        members.reverse()
+        return [(1.0, {}) for _ in members]
+
+    traces = [make_trace("a", {"solver_0": 0.0}), make_trace("b", {"solver_0": 0.0})]
+    with pytest.raises(UsageError, match="changed its list of traces"):
+        assign(
+            traces,
+            by="group",
+            estimator="loo",
+            baselines=Baselines(),
+            learners=lambda trace: list(trace.seats),
+            group_reward=sorts,
+        )

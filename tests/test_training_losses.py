@@ -28,7 +28,6 @@ from llm_arena.training.losses import (
     ppo_clip,
     reinforce,
     shifted,
-    token_divisor,
 )
 
 Tokens = list[tuple[float, float, float, bool]]
@@ -36,7 +35,7 @@ Tokens = list[tuple[float, float, float, bool]]
 
 def token_mean(logprobs: torch.Tensor, mask: torch.Tensor, advantage: float = 1.0) -> torch.Tensor:
     old = logprobs.detach()
-    return reinforce(logprobs, old, old, torch.full_like(old, advantage), mask, token_divisor(mask))
+    return reinforce(logprobs, old, old, torch.full_like(old, advantage), mask, max(float(mask.sum()), 1.0))
 
 
 @pytest.mark.parametrize(("completion", "expected"), [((20, 21), 3.5), ((20,), 3.0)])

@@ -164,7 +164,7 @@ def test_a_harness_that_asks_for_the_tag_has_ended_when_a_reply_has_it() -> None
 
 
 def test_conversation_tokens_count_a_shared_prefix_once() -> None:
-    """Two calls of the solver that share 5 ids, one that begins anew, one of the judge; rival has no tokens."""
+    """Two calls of the solver that share 5 ids, one that shares 2 of these, one of the judge; rival has no tokens."""
     turns = [
         turn(0, "solver_0", 3, prompt_ids=[1, 2]),
         turn(1, "judge_0", 4, prompt_ids=[1, 2, 3, 4, 5, 6]),
@@ -174,7 +174,7 @@ def test_conversation_tokens_count_a_shared_prefix_once() -> None:
     ]
     row = row_of([trace("a", turns), trace("b", [turn(0, "judge_0", 1, prompt_ids=[1])])])
     name = "multi_agent/conversation_token_count"
-    solver, judge = (2 + 3) + (1 + 1) + (3 + 2), (6 + 4) + (1 + 1)
+    solver, judge = (2 + 3) + (1 + 1) + (1 + 2), (6 + 4) + (1 + 1)
     found = {key: value for key, value in row.items() if key.startswith(name)}
     assert found == {name: (solver + judge) / 2, f"{name}/solver": solver / 2, f"{name}/judge": judge / 2}
 

@@ -45,9 +45,14 @@ def _message(number: int, message: object) -> Message:
     if isinstance(content, str):
         return Message(role=message["role"], content=str(clean(content)))
     try:
-        return msgspec.convert({"role": message["role"], "content": content}, Message)
+        told = msgspec.convert({"role": message["role"], "content": content}, Message)
     except msgspec.ValidationError as error:
         raise UsageError(f"message {number} is {message!r:.100} ({error}); {expected}") from None
+    for part in told["content"]:
+        assert not isinstance(part, str)  # a list was given
+        if "text" in part:
+            part["text"] = str(clean(part["text"]))
+    return told
 
 
 def read_tools(given: Sequence[Json] | None) -> list[Json]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import time
+from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,6 +196,7 @@ class HarnessRun:
         self._answered: dict[tuple[str, str], list[Call]] = {}
         "By role and the digest of the messages with the reply: what a later call may go on with."
         self._mistake: UsageError | None = None
+        self._code: asyncio.Task[object]
         self._over = False
         self._lockstep = runtime.lockstep
         self._own_time = OwnTime(runtime.lockstep)
@@ -205,7 +207,13 @@ class HarnessRun:
         try:
             try:
                 self._own_time.stir()
-                given = await self._plan.harness.function(Context(self, sample, self._plan.seed), sample)
+                self._code = asyncio.get_running_loop().create_task(self._run(sample))
+                given = await self._code
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if self._mistake is None or (task is not None and task.cancelling()):
+                    raise
+                given = None
             finally:
                 await self._close()
             self._refuse_if_nothing_came_through()
@@ -223,14 +231,19 @@ class HarnessRun:
         """Returns the trace of a run that a fault ended, with the turns that there are."""
         return self._timed(self._record({}).void(failure))
 
+    async def _run(self, sample: dict[str, Json]) -> object:
+        return await self._plan.harness.function(Context(self, sample, self._plan.seed), sample)
+
     async def call(self, role: str, messages: object, tools: Sequence[Json] | None) -> CallReply:
         """Makes one call."""
-        if self._over:
-            raise UsageError(f"the harness {self._plan.harness.name} has ended, so ctx.call can't be used any more")
+        if self._over:  # a task that was left behind, maybe one that tries again after any Exception
+            raise asyncio.CancelledError(f"the harness {self._plan.harness.name} has ended")
         try:
             call = self._begin(role, messages, tools)
         except UsageError as error:
             self._mistake = self._mistake or error  # gather(return_exceptions=True) would pass over it
+            self._code.cancel()
+            await asyncio.sleep(0)  # so that code which tries again is ended here
             raise
         if self._lockstep is not None:
             self._lockstep.enter()
@@ -315,6 +328,8 @@ class HarnessRun:
         began = time.perf_counter()
         action = await self._agent(call.role).act(view, past[::-1])
         check_action(action)
+        for ids in (action.prompt_ids, action.completion.token_ids if action.completion else None):
+            array("I", ids or ())  # what can't be recorded is refused here, where it is this call's failure
         call.seconds = time.perf_counter() - began
         call.reply = clean(counted_reply(action))
         call.action = action

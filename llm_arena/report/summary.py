@@ -35,7 +35,7 @@ class Notice:
 
 def title(run: RunFiles) -> str:
     """Returns the page's title: the game and the model, or the folder's name."""
-    parts = [_word(run, "env") or run.path.name, _word(run, "model")]
+    parts = [_word(run, "harness") or _word(run, "env") or run.path.name, _word(run, "model")]
     return " · ".join(part for part in parts if part)
 
 
@@ -47,7 +47,10 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
         how = f"LoRA adapter of rank {rank}" if isinstance(rank, int) and rank > 0 else "all weights"
         lines.append(("trained", f"{_word(run, 'model') or 'a model'}, {how}"))
         arguments = _word(run, "env_args")
-        lines.append(("game", " ".join([_word(run, "env"), arguments if arguments != "{}" else ""]).strip()))
+        if harness := _word(run, "harness"):
+            lines.append(("harness", harness))
+        else:
+            lines.append(("game", " ".join([_word(run, "env"), arguments if arguments != "{}" else ""]).strip()))
         self_play = "itself" if config.get("roster") in ({}, "{}", None) else "see roster, under settings"
         lines.append(("opponent", opponent or self_play))
         loss = [_word(run, name) for name in ("loss", "estimator", "credit")]

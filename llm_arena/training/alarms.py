@@ -236,7 +236,7 @@ def _entropy_collapse(rows: Rows) -> Finding | None:
     return Finding(
         f"entropy is {now:.3g} nats per token (last {WINDOW} steps), and was {first:.3g} in the first steps",
         "All samples of a start are nearly the same, so nothing is compared. Give an entropy_weight (0.01 to 0.1) or a "
-        "kl_weight, lower lr, and go on from an earlier checkpoint. A task with one right reply may end like this.",
+        "kl_weight, or lower lr, in a new run. A task with one right reply may end like this.",
     )
 
 

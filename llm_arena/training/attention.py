@@ -177,16 +177,16 @@ def max_tree_depth(model: Any) -> float:
     return depth if depth < len(_TRIED) or _is_exact(model) else 0
 
 
-_TRIED = (1, 2, 3)
-"""Two branches `1 2 3` and `1 3 2`, in a row `1 2 3 3 2`."""
+_TRIED = (0, 1, 2)
+"""Tried are the branches `0 1 2` and `0 2 1`, in a row `0 1 2 2 1`."""
 
 
 @torch.no_grad()
 def _is_exact(model: Any) -> bool:
     """Whether a small tree gives the logits of its branches."""
     device = next(model.parameters()).device
-    branches = [torch.tensor([ids], device=device) for ids in (_TRIED, (1, 3, 2))]
-    row, depth = torch.tensor([[1, 2, 3, 3, 2]], device=device), torch.tensor([[0, 1, 2, 1, 2]], device=device)
+    branches = [torch.tensor([ids], device=device) for ids in (_TRIED, (0, 2, 1))]
+    row, depth = torch.tensor([[0, 1, 2, 2, 1]], device=device), torch.tensor([[0, 1, 2, 1, 2]], device=device)
     mask = tree_mask(np.array([[5, 3, 3, 5, 5]]), device)
     apart = torch.cat([model(input_ids=ids, use_cache=False).logits[0] for ids in branches])
     try:

@@ -27,8 +27,11 @@ KlReference = Literal["ema", "initial"]
 PublishHow = Literal["auto", "adapter", "merged"]
 TrackerName = Literal["none", "tensorboard", "wandb", "trackio"]
 
-WITHOUT_EFFECT = ("run_dir", "fresh", "checkpoint_every", "keep_traces", "tracker")
-"""Settings that change neither samples nor weights: a resumed run may have others."""
+WITHOUT_EFFECT = (
+    *("run_dir", "fresh", "checkpoint_every", "keep_traces", "tracker", "probe_every", "parity_tolerance"),
+    *("token_budget", "max_row_tokens", "recompute", "max_open_episodes"),
+)
+"""Settings that change samples and weights by rounding at most: a resumed run may have others."""
 _EXAMPLE = """'{"namers": 4}'"""
 
 _COUNTS = (

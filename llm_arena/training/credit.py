@@ -317,11 +317,11 @@ def _compare(members: Sequence[tuple[Vote, float]], estimator: Estimator, credit
         return
     units: dict[str, list[float]] = {}
     for vote, reward in members:
-        units.setdefault(vote.unit, []).append(reward)
+        units.setdefault(vote.trace_id, []).append(reward)
     apart = 1 < len(units) < size
     for vote, reward in members:
         if apart:
-            own = units[vote.unit]
+            own = units[vote.trace_id]
             others = (size * mean - math.fsum(own)) / (size - len(own))
             left = (reward - others) * (1.0 if estimator == "loo" else (len(units) - 1) / len(units))
         else:

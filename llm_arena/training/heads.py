@@ -279,6 +279,8 @@ def is_separate(model: Any) -> bool:
             logits = model(input_ids=ids, use_cache=False).logits
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             said = head(hidden)
+    except AttributeError:  # its base model gives something else
+        return False
     finally:
         hook.remove()
     return bool(torch.equal(logits, said)) and bool(torch.allclose(given[0], hidden, rtol=1e-5, atol=1e-6))

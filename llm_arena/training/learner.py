@@ -70,10 +70,12 @@ class Learner:
         )
         self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=0.0, weight_decay=weight_decay, fused=True)
         self.reference = Reference(reference, self.parameters, self._adapter) if reference is not None else None
+        self.is_moving = False
+        """Whether a step was broken off after an update, so that the weights are those of no step."""
         use_trees(self.model)
+        self._head = Head(self.model)
         self.max_tree_depth = max_tree_depth(self.model)
         """How long sequences may be that share a row, in tokens: give it to `batch.build`."""
-        self._head = Head(self.model)
         if recompute:
             recompute_layers(self.model)
 
@@ -127,11 +129,13 @@ class Learner:
             before = self._copy()
             try:
                 found = self._updates(batch, settings)
-            except TrainingError:
+            except BaseException:  # also Ctrl-C: nothing is passed over
                 self.load_state(before)
+                self.is_moving = False
                 raise
         if self.reference is not None:
             self.reference.follow(settings.ema_decay)
+        self.is_moving = False
         return StepStats.of(found, trained_tokens=batch.trained_tokens, epochs=settings.epochs, updates=updates)
 
     def prepare(self, batch: Batch, settings: StepSettings) -> Batch:
@@ -191,6 +195,7 @@ class Learner:
             norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), settings.grad_clip, foreach=True))
             if not math.isfinite(norm):
                 self._refuse("the gradient", norm)
+            self.is_moving = True
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             self._refuse_broken_weights(settings.lr)
@@ -290,8 +295,8 @@ class Learner:
         """Stops a run that has diverged before its weights are published or saved."""
         if not self.is_finite:
             raise TrainingError(
-                f"the weights are no longer finite after a step with lr {lr:g}; lower lr and go on from the last "
-                "checkpoint in another run_dir, or train anew with --fresh"
+                f"the weights are no longer finite after a step with lr {lr:g}; lower lr, which "
+                "is another run: it begins anew"
             )
 
     def weights(self) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_arena.engines.choose import chosen, words
-from llm_arena.errors import ArenaError, TrainingError
+from llm_arena.errors import TrainingError
 from llm_arena.models import resolve_model
 from llm_arena.runtime import Runtime
 from llm_arena.tokens import ChatFormat
@@ -29,8 +29,9 @@ from llm_arena.training.placement import place, refuse_crowd
 from llm_arena.training.planning import LEARNER, Planner, Roster, learner_seats
 from llm_arena.training.policies import Learned, TrainedPolicy, folder_names, mask_stale, numbers, staleness
 from llm_arena.training.progress import Progress
-from llm_arena.training.rollouts import Rollouts, overlap
+from llm_arena.training.rollouts import Played, Rollouts, overlap
 from llm_arena.training.run_folder import RunFolder
+from llm_arena.training.signals import held
 from llm_arena.training.sources import DealtSource, ListSource, StartSource, digest, read_starts
 from llm_arena.training.tracking import tracker
 from llm_arena.training.whole_folder import write_whole
@@ -137,6 +138,30 @@ def train(
             folder.close()
 
 
+@dataclass(frozen=True)
+class _Done:
+    """What learning from a batch gave."""
+
+    gained: Credit
+    learned: dict[str, Learned]
+    dropped: int
+
+
+@dataclass
+class _Times:
+    """When a step did what, in seconds of the clock."""
+
+    began: float
+    came: float
+    "Its batch was there."
+    ended: float = 0.0
+    "It had learned."
+    handed: float = 0.0
+    "Its weights were there."
+    wrote: float = 0.0
+    "How long the weights were being written."
+
+
 class Trainer:
     """One run in progress. `train` is the way in.
 
@@ -194,7 +219,7 @@ class Trainer:
                         on_step(row, self.learners)
                     if self.step % config.checkpoint_every == 0 or self.step == config.num_steps:
                         self.save()
-            except (KeyboardInterrupt, ArenaError):
+            except BaseException:  # whatever ends the run, and nothing is passed over: finished steps are kept
                 if self._consistent and self.step > self._saved:
                     self.save()
                 raise
@@ -215,46 +240,59 @@ class Trainer:
         self._check_parity()
 
     def _one_step(self) -> Row:
-        config, began = self.config, time.perf_counter()
-        self._start_until(self.step + config.max_staleness)
+        began = time.perf_counter()
+        self._start_until(self.step + self.config.max_staleness)
         played = self.rollouts.result(self.step)
-        traces = played.traces
+        if self.step == 0:
+            self.planner.warn_of_idle_names(played.traces)
         self.runtime.run(self.runtime.sleep())
-        came = time.perf_counter()
-        age, oldest = staleness(traces, self.step)
-        gained, learned, dropped = self._learn(traces)
-        ended = time.perf_counter()
-        gap, wrote = None, 0.0
+        times = _Times(began=began, came=time.perf_counter())
+        done: _Done | None = None
+        gap: float | None = None
+        row: Row = {}
         try:
-            if self.step < config.num_steps:
-                gap, wrote = self._hand_over()
-        finally:  # the step is done even if its weights can't be published
-            handed = time.perf_counter()
-            row: Row = {"step": self.step}
-            row |= metrics.of_traces(traces, learner_seats, gained, ignore_truncated=config.ignore_truncated)
-            row |= numbers(learned, lr=config.lr_at(self.step - 1), clips=config.loss != "reinforce", fresh=not oldest)
-            row |= {
-                "staleness": age,
-                "staleness_max": oldest,
-                "stale_tokens_dropped": dropped,
-                "rollout_seconds": played.seconds,
-                "learn_seconds": ended - came,
-                "sync_seconds": handed - ended,
-                "step_seconds": handed - began,
-                "overlap": overlap(played.seconds, ended - came + wrote, handed - began),
-                "tokens_per_second": row["sampled_tokens"] / (handed - began),
-            }
-            if gap is not None:
-                row["probe_gap"] = gap
-            row |= self._watch.look(row)
-            self.folder.log(row)
-            self._log(row)
-            if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
-                self.folder.keep(traces)
-            self._consistent = True
+            with held():
+                done = self._learn(played.traces)
+                times.ended = time.perf_counter()
+            if self.step < self.config.num_steps:
+                gap, times.wrote = self._hand_over()
+        finally:
+            if done is not None:  # the step is done even if its weights can't be published
+                times.handed = time.perf_counter()
+                with held():
+                    row = self._closed(played, done, gap, times)
         return row
 
-    def _learn(self, traces: Sequence[Trace]) -> tuple[Credit, dict[str, Learned], int]:
+    def _closed(self, played: Played, done: _Done, gap: float | None, times: _Times) -> Row:
+        """Logs a step, and returns its metrics."""
+        config, traces = self.config, played.traces
+        age, oldest = staleness(traces, self.step - 1)
+        learning, step_seconds = times.ended - times.came, times.handed - times.began
+        row: Row = {"step": self.step}
+        row |= metrics.of_traces(traces, learner_seats, done.gained, ignore_truncated=config.ignore_truncated)
+        row |= numbers(done.learned, lr=config.lr_at(self.step - 1), clips=config.loss != "reinforce", fresh=not oldest)
+        row |= {
+            "staleness": age,
+            "staleness_max": oldest,
+            "stale_tokens_dropped": done.dropped,
+            "rollout_seconds": played.seconds,
+            "learn_seconds": learning,
+            "sync_seconds": times.handed - times.ended,
+            "step_seconds": step_seconds,
+            "overlap": overlap(played.seconds, learning + times.wrote, step_seconds),
+            "tokens_per_second": row["sampled_tokens"] / step_seconds,
+        }
+        if gap is not None:
+            row["probe_gap"] = gap
+        row |= self._watch.look(row)
+        self.folder.log(row)
+        self._consistent = True
+        if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
+            self.folder.keep(traces)
+        self._log(row)
+        return row
+
+    def _learn(self, traces: Sequence[Trace]) -> _Done:
         """Makes one step of every policy. An ArenaError of the first that trains leaves everything as it was before."""
         config = self.config
         before = self.baselines.state()
@@ -275,13 +313,14 @@ class Trainer:
             for policy in self.policies:
                 seats = self.planner.trained_seats(policy.name)
                 learned[policy.folder_name] = policy.learn(traces, gained, step=self.step, seats=seats)
-        except ArenaError:
+        except BaseException:  # also a second Ctrl-C and a full memory
             self.baselines.load(before)
             moved = any(one.stats.updates for one in learned.values())
+            moved |= any(learner.is_moving for learner in self.learners.values())
             self._consistent = not moved and all(learner.is_finite for learner in self.learners.values())
             raise
         self.step += 1
-        return gained, learned, dropped
+        return _Done(gained, learned, dropped)
 
     def _hand_over(self) -> tuple[float | None, float]:
         """Brings the new weights to the engines, or to where they take them.

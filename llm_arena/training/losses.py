@@ -208,11 +208,6 @@ def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
     return torch.exp(-difference) - 1 + difference
 
 
-def token_divisor(mask: Tensor) -> float:
-    """Returns the number of tokens that count, at least 1, so that a batch with nothing to train has loss 0."""
-    return max(float(mask.sum()), 1.0)
-
-
 def shifted(values: Tensor) -> Tensor:
     """Returns per-token values [..., L] as targets [..., L - 1] of the predictions made one position earlier.
 

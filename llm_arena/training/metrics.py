@@ -11,7 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from llm_arena.problems.final_answers import TAG, read_answer
+from llm_arena.training import trees
 from llm_arena.training.alarms import says_out_of_memory
 from llm_arena.training.batch import Batch
 from llm_arena.training.credit import Credit
@@ -112,11 +115,12 @@ def of_traces(
                     counts.earned.append(reward)
             if trace.outcome is not None and seat in trace.outcome.scores:
                 counts.scores.append(trace.outcome.scores[seat])
+        for seat, tokens in conversation_tokens(trace).items():
+            roles[trace.seats[seat].role].tokens += tokens
         silent = {seat for seat in trained if credit.of(trace.id, seat) is None}
         for turn in trace.turns:
             counts = roles[trace.seats[turn.seat].role]
             counts.turns += turn.attempt == 0
-            counts.tokens += len(turn.prompt_ids or ()) + len(turn.completion_ids)
             if turn.seat in trained:
                 _count_reply(counts, turn)
                 if not (turn.guided or turn.seat in silent or (ignore_truncated and turn.finish == "length")):
@@ -129,10 +133,27 @@ def of_traces(
         "guided_turns": sum(counts.guided_turns for counts in roles.values()),
         "guided_tokens": sum(counts.guided for counts in roles.values()),
     }
+    failed = [counts.get("failed") for trace in traces for counts in trace.env_stats.values()]
+    if any(count is not None for count in failed):  # runs of a harness
+        row["failed_calls"] = sum(count or 0 for count in failed)
     row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED])
     row |= _of_learners({role: counts for role, counts in roles.items() if counts.seats})
     row |= repeats.row()
     return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
+
+
+def conversation_tokens(trace: Trace) -> dict[str, int]:
+    """Returns how many tokens the conversation of each seat holds, what its streams begin with in common once."""
+    extended = {turn.extends for turn in trace.turns}
+    leaves: dict[str, list[int]] = {}
+    for turn in trace.turns:
+        if turn.prompt_ids is not None and turn.index not in extended:
+            leaves.setdefault(turn.seat, []).append(turn.index)
+    found = {}
+    for seat, indices in leaves.items():
+        streams = [np.array([*prompt, *sampled], dtype=np.int64) for prompt, sampled in map(trace.full_ids, indices)]
+        found[seat] = trees.unique_tokens([streams[at] for at in trees.ordered(streams)])
+    return found
 
 
 def how_it_ended(trace: Trace) -> str:

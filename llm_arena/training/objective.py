@@ -25,6 +25,8 @@ from llm_arena.training.heads import Predictions
 from llm_arena.training.importance import Importance, Unit
 from llm_arena.training.losses import PolicyLoss
 
+MOST_MISMATCH = 1e6
+"""What one token adds to `mismatch` at most, so that the sum stays a number; it is not in the objective."""
 KlEstimator = Literal["exact", "k1_reward", "k2"]
 WholeUnit = Literal["turn", "trace"]
 
@@ -215,7 +217,7 @@ def objective(
         sums["approx_kl"] = float(((now - old).exp() - 1 - (now - old)).sum())
     gap = (old - behaviour).abs()
     sums["gap"], sums["max_gap"] = float(gap.sum()), float(gap.max())
-    sums["mismatch"] = float(losses.k3(behaviour, old).sum())
+    sums["mismatch"] = float(losses.k3(behaviour, old).nan_to_num(MOST_MISMATCH).clamp(max=MOST_MISMATCH).sum())
     return total, sums | {"loss": float(policy.detach()), "entropy": float(spread.detach())}
 
 

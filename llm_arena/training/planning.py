@@ -210,6 +210,11 @@ class HarnessTask(Task):
                 "credit by trace sums the returns of all seats, and how many there are is up to the harness: return "
                 "one number for the whole run, and use credit by seat"
             )
+        if config.group_size == 1 and config.estimator in ("loo", "group_mean", "grpo"):
+            raise UsageError(
+                f"estimator={config.estimator} compares runs of one sample, and group_size is 1; give "
+                "--group-size 4, or --estimator rae"
+            )
         self._harness = load_harness(config.harness)
         self.group_reward = self._harness.group_reward
         self.token_rewards = self._harness.token_rewards
@@ -299,6 +304,25 @@ class Planner:
         self._tables = [self.env.agents(table, runtime, settings) for table in strings]
         if config.credit == "group":
             self.env.check_group_reward(self.plans(0)[: min(config.group_size, 2)], runtime)
+
+    def warn_of_idle_names(self, traces: Sequence[Trace]) -> None:
+        """Warns of the roster's and the payroll's roles that nobody answered to in the runs of a harness.
+
+        Whether a role is spelt as the harness spells it shows only when it has run.
+        """
+        if self._config.harness is None:
+            return
+        called = {info.role for trace in traces for info in trace.seats.values()}
+        idle = sorted({key for table in self._tables for key in table} - called - {EVERY_ROLE})
+        counted = [item for trace in traces for item in trace.env_stats.items()]
+        paid = sorted({role for role, counts in counted if "paid_to_nobody" in counts})
+        for what, names in (("the roster names", idle), ("the harness pays", paid)):
+            if names and called:
+                warnings.warn(
+                    f"{what} {', '.join(names)}, but nobody answered to that in the first step; called were "
+                    f"{', '.join(sorted(called))}",
+                    stacklevel=2,
+                )
 
     @property
     def policies(self) -> list[str]:

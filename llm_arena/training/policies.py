@@ -116,6 +116,7 @@ class TrainedPolicy:
             reference=config.kl_reference if config.kl_weight > 0 else None,
             weight_decay=config.weight_decay,
             lora=lora_settings(config),
+            recompute=config.recompute,
             device=placed.device,
         )
         self._meter = Meter(self.learner)

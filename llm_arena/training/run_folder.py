@@ -114,11 +114,21 @@ class RunFolder:
             ) from error
 
     def keep(self, traces: Iterable[Trace]) -> None:
-        """Appends traces to traces.jsonl."""
-        if self._traces is None:
-            self._traces = TraceWriter(self.path / "traces.jsonl")
-        for trace in traces:
-            self._traces.write(trace)
+        """Appends traces to traces.jsonl.
+
+        Raises:
+            TrainingError: the disk is full or refuses.
+        """
+        try:
+            if self._traces is None:
+                self._traces = TraceWriter(self.path / "traces.jsonl")
+            for trace in traces:
+                self._traces.write(trace)
+        except OSError as error:
+            raise TrainingError(
+                f"{self.path / 'traces.jsonl'} can't be written: {error.strerror}; make room and give the same command "
+                "again"
+            ) from error
 
     def rows(self) -> list[Row]:
         """Returns the metrics of all steps so far."""

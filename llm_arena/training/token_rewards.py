@@ -6,8 +6,8 @@ The function gets a finished trace and returns what it has to say, by the index 
         return {3: {"rewards": [0.0, 0.0, -0.5], "trained": [True, True, False]}}
 
 Turn 3 sampled three tokens. Its `rewards` are added to what its seat is paid; tokens whose `trained` is False get no
-loss and leave the divisor. Either key, and every turn, may be left out. A turn's tokens are `completion_ids` of
-`trace.turns[3]`.
+loss and leave a divisor that counts tokens. Either key, and every turn, may be left out. A turn's tokens are
+`completion_ids` of `trace.turns[3]`.
 
 A reward belongs to the last token that it depends on. The advantage of a token holds the rewards at it and after it,
 not those before (reward-to-go), which is right because a token can't change what was earned before it. A function that
