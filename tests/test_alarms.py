@@ -80,7 +80,7 @@ NEAR: dict[str, list[list[Row]]] = {
 RINGS: dict[str, list[tuple[list[Row], str]]] = {
     "out-of-memory": [([{"void_out_of_memory": 3}], "3 episodes")],
     "context-overflow": [([{"ended/context_overflow": 0.25}] * 5, "25%")],
-    "repetition": [([{"reply/repeated/verifier": 0.75}] * 5, "75% of verifier")],
+    "repetition": [([{"reply/repeated/verifier": 0.75}] * 5, "of the word 4-grams, 75% of verifier stood")],
     "reward-stuck": [
         ([{"reward/std": 0.0, "reward/avg": -0.8}] * 5, "reward/avg -0.8"),
         ([{"groups_uninformative": 8}] * 5, "all 8 groups"),
@@ -160,6 +160,9 @@ def test_each_kind_is_shown_once_and_stands_in_the_row_of_each_step(capsys: pyte
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to"),
         RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         EngineError("vLLM's engine ended: torch.OutOfMemoryError: CUDA out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        EngineError("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
+        EngineError("ValueError: Free memory on device (3.1/139.8 GiB) on startup is less than desired GPU memory"),
         TrainingError("all 8 episodes of step 0 are void; the first: engine: RuntimeError: std::bad_alloc"),
     ],
 )
@@ -175,6 +178,9 @@ def test_an_error_for_want_of_memory_is_an_alarm(error: Exception) -> None:
 def test_other_errors_are_none() -> None:
     assert of_error(RuntimeError("shapes differ: 3 and 4")) is None
     assert of_error(TrainingError("the loss is nan")) is None
+    later = RuntimeError("the config is wrong")
+    later.__context__ = MemoryError()  # which was being handled
+    assert of_error(later) is None
 
 
 class Flat(ArenaEnv):

@@ -31,10 +31,11 @@ from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
 from llm_arena.training.planning import LEARNER, Planner, learner_seats
 from llm_arena.training.policies import mask_stale, staleness
-from llm_arena.training.rollouts import overlap
+from llm_arena.training.rollouts import overlap, refuse_without_tokens
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.step_settings import step_settings
 from llm_arena.training.sync import Publisher
+from llm_arena.types import EnvSpec, SeatInfo, Trace, Turn
 
 
 @pytest.fixture(scope="session")
@@ -237,3 +238,26 @@ def test_settings_say_how_far_ahead(model: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="max_staleness must be a whole number of at least 0"):
             settings(model, tmp_path, max_staleness=wrong)
     assert json.loads(json.dumps(settings(model, tmp_path).to_json()))["max_staleness"] == 1
+
+
+def test_a_harness_that_calls_no_trained_policy_is_refused_in_its_first_step() -> None:
+    seats = {
+        "solver_0": SeatInfo(role="solver", agent="llm:learner", policy=LEARNER),
+        "judge_0": SeatInfo(role="judge", agent="llm:other"),
+    }
+
+    def run(*seated: str) -> Trace:
+        turns = [
+            Turn(index=index, seat=seat, text="x", prompt_ids=[1], completion_ids=[2])
+            for index, seat in enumerate(seated)
+        ]
+        return Trace(id="a", spec=EnvSpec(id="harness:x:run"), seed=0, seats=seats, turns=turns)
+
+    harness = TrainConfig(harness="x:run")
+    with pytest.raises(TrainingError, match="x:run called nobody; .*await ctx.call"):
+        refuse_without_tokens(0, [run(), run()], harness)
+    with pytest.raises(TrainingError, match="called judge"):
+        refuse_without_tokens(0, [run(), run("judge_0")], harness)
+    refuse_without_tokens(0, [run(), run("judge_0", "solver_0")], harness)
+    refuse_without_tokens(1, [run()], harness)  # by chance
+    refuse_without_tokens(0, [run()], TrainConfig())

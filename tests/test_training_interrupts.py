@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import signal
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from llm_arena.training import checkpoint, learner
+from llm_arena.errors import TrainingError
+from llm_arena.trace_file import NotWritten, TraceWriter, read_traces
+from llm_arena.training import checkpoint, learner, loop
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
+from llm_arena.training.run_folder import RunFolder
 from llm_arena.training.signals import held
+from llm_arena.types import Trace
 
 PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
 
@@ -61,13 +67,54 @@ def test_a_tracker_that_fails_loses_no_finished_step(
 ) -> None:
     config = tiny().config(str(tiny_model), str(tmp_path), checkpoint_every=100)
 
-    def on_step(row: dict[str, float], learners: object) -> None:
+    def log(row: dict[str, float]) -> None:
         if row["step"] == 2:
             raise ConnectionError("no route to host")
 
+    monkeypatch.setattr(loop, "tracker", lambda config, folder: nullcontext(log))
     with pytest.raises(ConnectionError):
-        train(config, progress=False, on_step=on_step)
+        train(config, progress=False)
     assert saved(tmp_path) == 2
+
+
+def test_a_step_whose_traces_the_disk_refuses_is_played_again(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the second trace of the third step."""
+    config = tiny().config(str(tiny_model), str(tmp_path / "broken"), checkpoint_every=100)
+    whole = train(tiny().config(str(tiny_model), str(tmp_path / "whole"), checkpoint_every=100), progress=False)
+    traces = [trace.id for trace in read_traces(whole.run_dir / "traces.jsonl")]
+    refused = traces[2 * len(traces) // config.num_steps + 1]
+    real = TraceWriter.write
+
+    def write(self: TraceWriter, trace: Trace) -> None:
+        if trace.id == refused:
+            raise NotWritten("No space left on device", trace)
+        real(self, trace)
+
+    monkeypatch.setattr(TraceWriter, "write", write)
+    with pytest.raises(NotWritten):
+        train(config, progress=False)
+    assert saved(tmp_path / "broken") == 2
+    monkeypatch.undo()
+    train(config, progress=False)
+    assert [trace.id for trace in read_traces(tmp_path / "broken" / "traces.jsonl")] == traces
+
+
+def test_a_full_disk_ends_a_log_with_a_message_and_its_last_whole_line(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: the row after the first fits in part."""
+    folder = RunFolder(tmp_path, {})
+    folder.log({"step": 1})
+    size = folder.sizes()["metrics.jsonl"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, before[1]))
+    try:
+        with pytest.raises(TrainingError, match="make room and give the same command again"):
+            folder.log({"step": 2})
+        assert folder.sizes()["metrics.jsonl"] == size < (tmp_path / "metrics.jsonl").stat().st_size
+        folder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_settings_of_memory_and_checks_may_change_in_a_resumed_run(

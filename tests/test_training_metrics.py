@@ -218,6 +218,12 @@ def test_repeats_are_4_grams_of_the_other_seats_last_reply() -> None:
     assert found == {"reply/repeated": 2 / 6, "reply/repeated/judge": 1 / 4, "reply/repeated/solver": 1 / 2}
     moves = row_of([trace("a", [turn(0, "solver_0", 1, "bet"), turn(1, "judge_0", 1, "bet")])])
     assert not any(name.startswith("reply/repeated") for name in moves)
+    long, short = "we add two and three", "ok"
+    copies = [
+        turn(index, ("solver_0", "judge_0")[index % 2], 1, text)
+        for index, text in enumerate([long] * 2 + [short, long])
+    ]
+    assert row_of([trace("a", copies)])["reply/repeated/judge"] == 1.0
 
 
 def test_a_batch_without_an_episode_has_numbers_too() -> None:

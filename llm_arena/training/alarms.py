@@ -44,7 +44,11 @@ DOMINATES, SHIFTED = 0.9, 0.2
 
 Rows = Sequence[Mapping[str, float]]
 
-_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "defaultcpuallocator", "bad_alloc")
+_MEMORY = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "defaultcpuallocator", "bad_alloc"),
+    *("status_alloc_failed", "no available memory for the cache", "free memory on device"),
+)
+"""In small letters; the last two are of a vLLM that does not start."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,10 @@ def of_error(error: BaseException) -> Alarm | None:
                 "out-of-memory",
                 f"{type(seen).__name__}: {' '.join(str(seen).split())[:200]}",
                 "In the learner lower token_budget, set recompute, or train an adapter (lora_rank); in the engine "
-                "lower max_context_tokens, max_turns of the game, or max_open_episodes.",
+                "lower max_context_tokens, max_turns of the game, or max_open_episodes; gpu_memory_utilization is "
+                "vLLM's share of a GPU.",
             )
-        seen = seen.__cause__ or seen.__context__
+        seen = seen.__cause__  # not __context__: that was being handled when another thing went wrong
     return None
 
 
@@ -151,7 +156,7 @@ def _repetition(rows: Rows) -> Finding | None:
     if not found:
         return None
     return Finding(
-        f"{_shares(found)} of the word 4-grams stood in the other seat's last reply (last {WINDOW} steps)",
+        f"of the word 4-grams, {_shares(found)} stood in another seat's last reply (last {WINDOW} steps)",
         'Make the second seat adversarial (thinker-verifier-v0: --env-args \'{"verifier": "adversarial"}\'), pay who '
         'mends and who spoils (\'{"reward": "additive"}\'), or give it a system text of its own. A role whose task is '
         "to hand on what it read does so rightly.",

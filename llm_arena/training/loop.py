@@ -246,6 +246,8 @@ class Trainer:
         if self.step == 0:
             self.planner.warn_of_idle_names(played.traces)
         self.runtime.run(self.runtime.sleep())
+        if self.config.keep_traces and self.step % self.config.keep_traces == 0:
+            self.folder.keep(played.traces)  # before the weights move: if the disk refuses, the step is played again
         times = _Times(began=began, came=time.perf_counter())
         done: _Done | None = None
         gap: float | None = None
@@ -287,8 +289,6 @@ class Trainer:
         row |= self._watch.look(row)
         self.folder.log(row)
         self._consistent = True
-        if config.keep_traces and (self.step - 1) % config.keep_traces == 0:
-            self.folder.keep(traces)
         self._log(row)
         return row
 

@@ -70,8 +70,8 @@ def of_traces(
       before a turn limit, a full context, a forfeit or a missing answer ended them, see `how_it_ended`. For a role:
       the share that a seat of it ended, by the last turn; in a harness run that asks for the tag `<final_answer>`, by
       a reply with that tag, and several roles may have given one.
-    - `multi_agent/conversation_token_count`: tokens per episode, prompts and completions of all seats with tokens,
-      those that a later call repeats as its prefix once. Left out for roles without tokens.
+    - `multi_agent/conversation_token_count`: tokens per episode, prompts and completions of all seats with tokens;
+      what calls of one seat begin with in common counts once. Left out for roles without tokens.
 
     Of the trained seats:
 

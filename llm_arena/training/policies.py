@@ -277,9 +277,10 @@ def mask_stale(traces: Sequence[Trace], gained: Credit, oldest: int) -> int:
 
 
 def staleness(traces: Sequence[Trace], step: int) -> tuple[float, int]:
-    """Returns by how many updates the trained tokens of a batch are older than the learner's weights: mean, largest.
+    """Returns by how many updates the tokens of a batch are older than the learner's weights: mean, largest.
 
-    A turn whose tokens span several versions counts as old as the oldest.
+    Of all tokens that trained policies sampled without a grammar, also those that are masked, cut or too old to be
+    trained. A turn whose tokens span several versions counts as old as the oldest.
 
     Args:
         traces: of the batch.

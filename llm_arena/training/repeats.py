@@ -3,7 +3,8 @@
 The measure is the share of a reply's word 4-grams that stand in the last reply of another seat before it, pooled over
 the replies of a role. Thoughts, quoted lines (`> ...`) and text in `<final_answer>` tags are left out, for a verifier
 accepts an answer by writing it again; a reply of fewer than four words, such as a move, has no 4-gram and counts
-nowhere. Shares of copied n-grams as a measure of overlap: See et al. 2017, arXiv:1704.04368, section 7.2.
+nowhere, not as a last reply either. What a seat repeats of its own is not looked at. Shares of copied n-grams as a
+measure of overlap: See et al. 2017, arXiv:1704.04368, section 7.2.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Repeats:
                 role = trace.seats[turn.seat].role
                 self._all[role] += len(grams)
                 self._repeated[role] += sum(gram in before for gram in grams)
-            last.pop(turn.seat, None)  # so that the order is that of the last replies
-            last[turn.seat] = set(grams)
+            if grams:  # an "ok" says nothing that could be repeated, so it is no last reply
+                last.pop(turn.seat, None)  # so that the order is that of the last replies
+                last[turn.seat] = set(grams)
 
     def row(self) -> dict[str, float]:
         """Returns `reply/repeated/ROLE`, and without a role the share over all; left out where there is no 4-gram."""

@@ -126,18 +126,29 @@ def refuse_all_void(step: int, traces: Sequence[Trace]) -> None:
 
 
 def refuse_without_tokens(step: int, traces: Sequence[Trace], config: TrainConfig) -> None:
-    """Refuses a batch in which no trained policy sampled a token because contexts overflowed.
+    """Refuses a batch in which no trained policy sampled a token: contexts overflowed, or a harness called none.
+
+    Of a harness the first step shows it. In a game, and later, it may be chance: an opponent won before the first turn.
 
     Raises:
         TrainingError: it is one.
     """
     overflowed = sum(trace.ending is Ending.CONTEXT_OVERFLOW for trace in traces)
     tokens = any(turn.completion_ids for trace in traces for turn in trace.turns if turn.seat in learner_seats(trace))
-    if overflowed and not tokens:
+    if tokens:
+        return
+    if overflowed:
         raise TrainingError(
             f"the learner sampled no token in step {step}, for {overflowed} of {len(traces)} episodes overflowed the "
             f"context: raise max_context_tokens (given: {config.max_context_tokens}), or lower max_new_tokens "
             f"(given: {config.max_new_tokens})"
+        )
+    if config.harness is not None and not step:
+        asked = sorted({trace.seats[turn.seat].role for trace in traces for turn in trace.turns})
+        raise TrainingError(
+            f"no trained policy sampled a token in step {step}, for {config.harness} called "
+            f"{', '.join(asked) if asked else 'nobody'}; let it await ctx.call(ROLE, ...) for a role that the roster "
+            "leaves to the learner, or raise starts_per_step if it does so for few starts"
         )
 
 

@@ -74,7 +74,9 @@ class RunFolder:
                 self._write_aside(config, json.dumps({**settings, MARK: 1}, indent=1, sort_keys=True))
             else:
                 self._resume(before, settings)
-            self._metrics = open(self.path / "metrics.jsonl", "ab")  # noqa: SIM115 - closed by close()
+            # Without a buffer, so that closing writes nothing that the disk has refused.
+            self._metrics = open(self.path / "metrics.jsonl", "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            self._whole = self._sizes_now()
         except filelock.Timeout:
             raise TrainingError(
                 f"another process is training in {path}; wait for it, or choose another run_dir"
@@ -100,21 +102,23 @@ class RunFolder:
         return self.path / "final"
 
     def log(self, row: Row) -> None:
-        """Appends one line to metrics.jsonl.
+        """Appends one line to metrics.jsonl, which ends a step.
 
         Raises:
             TrainingError: the disk is full or refuses.
         """
+        rest = memoryview(json.dumps(row, allow_nan=False).encode() + b"\n")
         try:
-            self._metrics.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            self._metrics.flush()
+            while rest:
+                rest = rest[self._metrics.write(rest) :]
+            self._whole = self._sizes_now()
         except OSError as error:
             raise TrainingError(
                 f"{self._metrics.name} can't be written: {error.strerror}; make room and give the same command again"
             ) from error
 
     def keep(self, traces: Iterable[Trace]) -> None:
-        """Appends traces to traces.jsonl.
+        """Appends traces of the step that the next `log` ends to traces.jsonl.
 
         Raises:
             TrainingError: the disk is full or refuses.
@@ -136,11 +140,9 @@ class RunFolder:
         return [json.loads(line) for line in lines if line]
 
     def sizes(self) -> dict[str, int]:
-        """Returns the sizes of the log files in bytes, after flushing them to the disk."""
-        self._metrics.flush()
+        """Returns the sizes of the log files in bytes at the end of the last whole step, after flushing to the disk."""
         os.fsync(self._metrics.fileno())
-        traces = self.path / "traces.jsonl"
-        return {"metrics.jsonl": self._metrics.tell(), "traces.jsonl": traces.stat().st_size if traces.exists() else 0}
+        return dict(self._whole)
 
     def close(self) -> None:
         """Closes the files and frees the folder for other processes."""
@@ -148,6 +150,10 @@ class RunFolder:
         if self._traces is not None:
             self._traces.close()
         self._lock.release()
+
+    def _sizes_now(self) -> dict[str, int]:
+        logs = [self.path / "metrics.jsonl", self.path / "traces.jsonl"]
+        return {log.name: log.stat().st_size if log.exists() else 0 for log in logs}
 
     def _nothing_done(self) -> bool:
         """Whether the run made no step, as after a mistake in its settings: then others may be given."""
