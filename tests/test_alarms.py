@@ -63,6 +63,7 @@ NEAR: dict[str, list[list[Row]]] = {
         [{"groups_uninformative": 8}] * 4 + [{}] + [{"groups_uninformative": 8}] * 4,
         [{"reward/std": 0.0, "reward/avg": 1.0, "episodes": 2}] * 9,  # so few are equal by chance
         [{"multi_agent/early_termination_rate": 0.0}] * 4 + [{}],
+        [{"failed_calls": 9, "paid_to_nobody": 9}] * 9,
         [{"multi_agent/early_termination_rate": 0.0, "episodes": 0}] * 5,
     ],
     "slow-rollouts": [
@@ -85,6 +86,11 @@ RINGS: dict[str, list[tuple[list[Row], str]]] = {
         ([{"reward/std": 0.0, "reward/avg": -0.8}] * 5, "reward/avg -0.8"),
         ([{"groups_uninformative": 8}] * 5, "all 8 groups"),
         ([{"multi_agent/early_termination_rate": 0.0, "ended/no_answer": 0.6}] * 5, "60% no answer"),
+        (
+            [{"groups_uninformative": 8, "failed_calls": 2, "paid_to_nobody": 4}] * 5,
+            "and in these steps 10 calls of the harness failed and 20 of its rewards were for a role or call without",
+        ),
+        ([{"groups_uninformative": 8, "failed_calls": 0, "paid_to_nobody": 4}] * 5, "these steps 20 of its rewards"),
     ],
     "slow-rollouts": [
         ([{"rollout_seconds": 8.1}] * 6, "90% of a step (8.1 s of 9.0 s"),

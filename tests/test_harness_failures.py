@@ -16,7 +16,7 @@ from llm_arena.harness import HarnessPlan, load_harness
 from llm_arena.rollout import play_many
 from llm_arena.runtime import Runtime
 from llm_arena.trace_file import read_traces
-from llm_arena.types import Ending, Trace
+from llm_arena.types import Action, Completion, Ending, Reply, Trace
 
 
 def test_another_try_after_a_failure_goes_on_in_the_same_seat() -> None:
@@ -186,6 +186,8 @@ def test_code_that_tries_again_after_a_mistake_is_ended() -> None:
         (("a", [{"role": "user", "content": None}]), "message 0"),
         (("a", [{"role": "user", "content": "x", "name": "me"}]), "message 0"),
         (("a", [{"role": "user"}]), "message 0"),
+        (("a", [{"role": "user", "content": [{"type": "image", "sha256": "\ud800"}]}]), "message 0 .*surrogates"),
+        (("a", [{"role": "user", "content": [{"type": "\ud800", "text": "x"}]}]), "message 0 .*surrogates"),
         (("a", "x", [{"name": "search"}]), "a tool is .*parameters"),
         (("a", "x", [{"name": "n", "description": "d", "parameters": {"x": {1}}}]), "a tool is .*set"),
         (("c", "x"), r"nobody holds the role \"c\"; the roster is \['a'\]"),
@@ -199,6 +201,45 @@ def test_a_mistake_in_a_call_is_told_even_if_it_is_swallowed(call: Any, says: st
     with pytest.raises(UsageError, match=says) as caught:
         run(harness, {"a": Echo()})
     assert "\n" not in str(caught.value)
+
+
+def test_halves_of_characters_in_parts_are_replaced(tmp_path: Path) -> None:
+    async def harness(ctx: Any, sample: Any) -> float:
+        await ctx.call("a", [{"role": "user", "content": [{"type": "text", "text": "x \ud800"}]}])
+        return 1.0
+
+    run(harness, traces=tmp_path / "t.jsonl")
+    [trace] = read_traces(tmp_path / "t.jsonl")
+    assert trace.turns[0].messages[0]["content"] == [{"type": "text", "text": "x \ufffd"}]
+
+
+@pytest.mark.parametrize("bad", [-1, 2**32])
+def test_ids_that_cannot_be_recorded_void_their_run_alone(bad: int) -> None:
+    class Ids:
+        name, policy = "ids", None
+
+        async def act(self, view: Any, past: Any) -> Action:
+            ids = [bad if "bad" in view.messages[-1]["content"] else 1]
+            done = Completion(token_ids=[1], logprobs=[-0.1], finish="stop")
+            return Action(reply=Reply("x"), prompt_ids=ids, completion=done)
+
+    async def harness(ctx: Any, sample: Any) -> float:
+        await ctx.call("a", sample["prompt"])
+        return 1.0
+
+    loaded = load_harness(harness)
+    plans = [
+        HarnessPlan(id=prompt, spec=loaded.spec({"prompt": prompt}), seed=0, agents={"*": Ids()}, harness=loaded)
+        for prompt in ("one", "bad", "two")
+    ]
+    with Runtime() as runtime:
+        traces = runtime.run(play_many(plans, runtime), timeout=30)
+    assert [(trace.id, trace.void, len(trace.turns)) for trace in traces] == [
+        ("one", False, 1),
+        ("bad", True, 0),
+        ("two", False, 1),
+    ]
+    assert traces[1].failure is not None and traces[1].failure.boundary == "agent"
 
 
 def test_many_runs_at_once_are_apart() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from llm_arena.cli_train import run_train
 from llm_arena.errors import UsageError
 from llm_arena.models import random_model
 from llm_arena.report import write_report
+from llm_arena.report.run_files import read_run
+from llm_arena.report.summary import facts
 from llm_arena.runtime import Runtime
 from llm_arena.trace_file import read_traces
 from llm_arena.training.config import TrainConfig
@@ -145,6 +150,9 @@ def test_the_example_is_trained_for_two_steps(here: Path, small: Path, capsys: p
     ]
     page = write_report(here / "one").read_text()
     assert "harness:my_pipeline:run" in page and "rewriter_4" in page
+    assert "<title>my_pipeline:run · " in page
+    said = dict(facts(read_run(here / "one")))
+    assert said["harness"] == "my_pipeline:run" and "game" not in said
     assert "Each line" in DOC and json.loads(re.findall(r"`(\{\"prompt\".*?\})`", DOC)[0])["label"] == "5"
     assert "--roster" in second
 
@@ -229,6 +237,8 @@ def test_a_plan_holds_the_whole_start_and_the_divisor_counts_runs(here: Path, sm
         ({"retries": 1}, "retries=1 is for games"),
         ({"env_args": '{"namers": 2}'}, "env_args=.* is for games"),
         ({"credit": "trace"}, "one number for the whole run"),
+        ({"group_size": 1}, "group_mean compares runs of one sample.*--group-size 4, or --estimator rae"),
+        ({"group_size": 1, "starts_per_step": 1, "estimator": "role_norm"}, "there is one; give --starts-per-step 4"),
         ({"roster": '{"*": "random-legal"}'}, "nobody in the roster is trained"),
         ({"roster": '{"Judge": "random-legal"}'}, "no name of a role"),
         ({"harness": "my_pipeline:run", "credit": "group"}, "group_reward"),
@@ -238,6 +248,25 @@ def test_settings_that_cannot_work_with_a_harness(here: Path, small: Path, chang
     with pytest.raises(UsageError, match=says) as caught:
         planner(settings(small, here, **changes))
     assert "\n" not in str(caught.value)
+
+
+def test_names_that_nobody_answers_to_are_warned_of_after_the_first_step(here: Path, small: Path) -> None:
+    def warned(roster: str, step: int = 0) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run_dir = here / f"{roster}{step}"
+            train(settings(small, run_dir, roster=roster, num_steps=1), source=source(), progress=False)
+        return [str(warning.message) for warning in caught if "nobody answered" in str(warning.message)]
+
+    misspelt = '{"jugde": "random-legal"}'
+    [told] = warned(misspelt)
+    assert told.startswith("the roster names jugde, but nobody") and told.endswith("called were judge, solver")
+    assert warned('{"judge": "random-legal"}') == []
+    (here / "my_lengths.py").write_text(LENGTHS.replace('return {"solver"', 'return {"slover"'))
+    del sys.modules["my_lengths"]
+    importlib.invalidate_caches()
+    [told] = warned('{"judge": "random-legal"}', step=1)
+    assert told.startswith("the harness pays slover, but nobody")
 
 
 def test_a_start_that_is_no_json_is_told_before_the_run(here: Path, small: Path) -> None:

@@ -335,6 +335,17 @@ def test_a_run_with_more_seats_is_compared_with_other_runs_not_with_itself(estim
     assert [credit.advantages["three", seat] for seat in traces[1].seats] == [pytest.approx(-alone)] * 3
 
 
+@pytest.mark.parametrize("estimator", ["loo", "group_mean", "grpo", "role_norm"])
+def test_a_run_of_a_harness_that_is_alone_is_not_compared_with_itself(estimator: Estimator) -> None:
+    left = make_trace("left", {"solver_0": 1.0, "solver_1": 0.0})
+    void = make_trace("void", {"solver_0": 1.0}, void=True)
+    for trace in (left, void):
+        trace.spec = EnvSpec(id="harness:m:run")
+    credit = by_seat([left, void], estimator)
+    assert set(credit.advantages.values()) == set(credit.scales.values()) == {0.0}
+    assert (credit.groups, credit.uninformative) == (1, 1)
+
+
 def test_a_group_reward_that_sorts_its_traces_is_told() -> None:
     def sorts(members: list[Trace]) -> list[tuple[float, dict[str, float]]]:
         members.reverse()

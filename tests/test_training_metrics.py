@@ -163,6 +163,19 @@ def test_a_harness_that_asks_for_the_tag_has_ended_when_a_reply_has_it() -> None
     assert (row[name], row[f"{name}/solver"], row[f"{name}/judge"]) == (3 / 4, 2 / 4, 2 / 4)
 
 
+def test_failed_calls_and_rewards_for_nobody_are_counted_in_harnesses_alone() -> None:
+    stats = {"solver": {"calls": 4, "failed": 1, "paid_to_nobody": 2}, "slover": {"paid_to_nobody": 1}}
+    spec = EnvSpec(id="harness:my.module:run")
+    odd = trace("a", [turn(0, "solver_0", 1)], spec=spec, env_stats=stats)
+    fine = trace("b", [turn(0, "solver_0", 1)], spec=spec, env_stats={"solver": {"calls": 1, "failed": 0}})
+    counted = [
+        [row[name] for name in ("failed_calls", "paid_to_nobody")] for row in (row_of([odd, odd]), row_of([fine]))
+    ]
+    assert counted == [[2, 6], [0, 0]]
+    game = trace("c", [turn(0, "solver_0", 1)], env_stats={"selector": {"right": 0, "failed": 1}})  # its own counts
+    assert not {"failed_calls", "paid_to_nobody"} & row_of([game]).keys()
+
+
 def test_conversation_tokens_count_a_shared_prefix_once() -> None:
     """Two calls of the solver that share 5 ids, one that shares 2 of these, one of the judge; rival has no tokens."""
     turns = [

@@ -46,12 +46,13 @@ def _message(number: int, message: object) -> Message:
         return Message(role=message["role"], content=str(clean(content)))
     try:
         told = msgspec.convert({"role": message["role"], "content": content}, Message)
-    except msgspec.ValidationError as error:
+        for part in told["content"]:
+            assert not isinstance(part, str)  # a list was given
+            if "text" in part:
+                part["text"] = str(clean(part["text"]))
+        msgspec.json.encode(told)  # what a trace can't hold is told here
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise UsageError(f"message {number} is {message!r:.100} ({error}); {expected}") from None
-    for part in told["content"]:
-        assert not isinstance(part, str)  # a list was given
-        if "text" in part:
-            part["text"] = str(clean(part["text"]))
     return told
 
 

@@ -42,6 +42,12 @@ CUT = 0.9
 DOMINATES, SHIFTED = 0.9, 0.2
 """One role's share of the trained tokens, and by how much it rose: where roles differ by design it is high at once."""
 
+_LOST = {
+    "failed_calls": "calls of the harness failed",
+    "paid_to_nobody": "of its rewards were for a role or call without an answer",
+}
+"""What happened to the runs of a harness, by metric."""
+
 Rows = Sequence[Mapping[str, float]]
 
 _MEMORY = (
@@ -164,6 +170,19 @@ def _repetition(rows: Rows) -> Finding | None:
 
 
 def _reward_stuck(rows: Rows) -> Finding | None:
+    found = _stuck(rows)
+    lost = {what: sum(row.get(name, 0) for row in rows[-WINDOW:]) for name, what in _LOST.items()}
+    said = " and ".join(f"{count:.0f} {what}" for what, count in lost.items() if count)
+    if found is None or not said:
+        return found
+    return Finding(
+        f"{found.seen}, and in these steps {said}",
+        "First see to it that the harness pays roles and calls that were answered, and read why calls failed "
+        f"(return_exceptions hides it). {found.remedy}",
+    )
+
+
+def _stuck(rows: Rows) -> Finding | None:
     if len(rows) < WINDOW:
         return None
     last = rows[-WINDOW:]

@@ -23,7 +23,8 @@ Where a group holds several episodes, a seat is compared with the other episodes
 episode was paid depends on what the seat did, and a baseline that held it would pull towards R_own - R_sibling instead
 of R_own. So with m the mean of the votes of other episodes and n the number of episodes, `loo` is w - m and the mean
 that the last three subtract leaves (w - m) (n - 1) / n; for one seat of a role in an episode that is the table above.
-Where a group is one episode, or one contest under a group reward, siblings are what there is to compare with.
+Where a group is one episode, siblings are what there is to compare with; but not in a run of a harness, whose rewards
+are whatever its code says: a group of which one run is left has no contrast.
 
 Tokens of one seat have one advantage, unless there are token rewards: then that of token t is A minus what the seat
 earned before t, in the same scale (`Credit.scales`). A constant for all its tokens is the special case.
@@ -37,6 +38,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from llm_arena.errors import UsageError
+from llm_arena.registry import HARNESS
 from llm_arena.training.token_rewards import TokenRewards, TurnSignal, earned, read
 from llm_arena.types import Trace
 
@@ -308,16 +310,17 @@ def _compare(members: Sequence[tuple[Vote, float]], estimator: Estimator, credit
     mean = math.fsum(rewards) / size
     std = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / size)
     scaled = estimator in ("grpo", "role_norm")
-    if std <= NOISE_FLOOR * max(1.0, *(abs(reward) for reward in rewards)):
+    units: dict[str, list[float]] = {}
+    for vote, reward in members:
+        units.setdefault(vote.trace_id, []).append(reward)
+    alone = len(units) == 1 and (size == 1 or members[0][0].env_id.startswith(HARNESS))
+    if alone or std <= NOISE_FLOOR * max(1.0, *(abs(reward) for reward in rewards)):
         credit.uninformative += 1
         for vote, _ in members:
             credit.advantages[vote.trace_id, vote.seat] = 0.0
             # Equal sums may hide different token rewards, whose part in the mean gradient must not depend on that.
-            credit.scales[vote.trace_id, vote.seat] = 0.0 if scaled or size == 1 else 1.0
+            credit.scales[vote.trace_id, vote.seat] = 0.0 if scaled or alone else 1.0
         return
-    units: dict[str, list[float]] = {}
-    for vote, reward in members:
-        units.setdefault(vote.trace_id, []).append(reward)
     apart = 1 < len(units) < size
     for vote, reward in members:
         if apart:

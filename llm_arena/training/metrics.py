@@ -88,6 +88,8 @@ def of_traces(
     `ended/forfeit`, `ended/no_answer` (with `multi_agent/early_termination_rate` they add up to 1),
     `episode_seconds/avg` and `episode_seconds/max`; `groups...` and `rewards_missing`, what the credit left without
     signal; `sampled_tokens`, `guided_turns` and `guided_tokens`: what was sampled under a grammar is not trained.
+    Of the runs of a harness: `failed_calls`, and `paid_to_nobody`, rewards for calls without an answer or for roles
+    that were not called.
 
     Args:
         traces: of one step, void ones included.
@@ -133,9 +135,9 @@ def of_traces(
         "guided_turns": sum(counts.guided_turns for counts in roles.values()),
         "guided_tokens": sum(counts.guided for counts in roles.values()),
     }
-    failed = [counts.get("failed") for trace in traces for counts in trace.env_stats.values()]
-    if any(count is not None for count in failed):  # runs of a harness
-        row["failed_calls"] = sum(count or 0 for count in failed)
+    runs = [trace for trace in played if trace.spec.id.startswith(_HARNESS)]
+    for name, counted in (("failed_calls", "failed"), ("paid_to_nobody", "paid_to_nobody")) if runs else ():
+        row[name] = sum(counts.get(counted, 0) for run in runs for counts in run.env_stats.values())
     row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED])
     row |= _of_learners({role: counts for role, counts in roles.items() if counts.seats})
     row |= repeats.row()

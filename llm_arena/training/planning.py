@@ -215,6 +215,11 @@ class HarnessTask(Task):
                 f"estimator={config.estimator} compares runs of one sample, and group_size is 1; give "
                 "--group-size 4, or --estimator rae"
             )
+        if config.estimator == "role_norm" and config.starts_per_step * config.group_size == 1:
+            raise UsageError(
+                "estimator=role_norm compares the runs of a step, and there is one; give --starts-per-step 4, or "
+                "--estimator rae"
+            )
         self._harness = load_harness(config.harness)
         self.group_reward = self._harness.group_reward
         self.token_rewards = self._harness.token_rewards
