@@ -21,6 +21,8 @@ from transformers import (
     GPT2LMHeadModel,
     GraniteConfig,
     GraniteForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3Config,
@@ -161,6 +163,7 @@ def small(config: Any, model: Any, **more: Any) -> Any:
         (lambda: small(Gemma2Config, Gemma2ForCausalLM, final_logit_softcapping=None), True),
         (lambda: small(CohereConfig, CohereForCausalLM, logit_scale=0.0625), False),
         (lambda: small(GraniteConfig, GraniteForCausalLM, logits_scaling=8.0), False),
+        (lambda: small(Llama4TextConfig, Llama4ForCausalLM, intermediate_size_mlp=16, num_local_experts=2), False),
     ],
 )
 def test_models_that_change_their_logits_are_told(model: Any, separate: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llm_arena.errors import UsageError
@@ -148,12 +149,37 @@ def test_earned_before_counts_turns_that_said_nothing() -> None:
         ({0: {"rewards": [1.0, math.nan]}}, "finite numbers"),
         ({0: {"rewards": [1.0, "x"]}}, "finite numbers"),
         ({0: {"rewards": [1.0, [2.0]]}}, "finite numbers"),
+        ({0: {"rewards": ["1", "2"]}}, "finite numbers"),
+        ({0: {"rewards": [[1.0], [2.0]]}}, "finite numbers"),
+        ({True: {"rewards": [1.0, 2.0, 3.0]}}, "turn True: the trace has turns 0 to 2"),
+        ({0: {"trained": ["False", "False"]}}, "trained must be True or False"),
+        ({0: {"trained": [[True, False], [True, False]]}}, "trained must be True or False"),
+        ({0: {"trained": [1.0, math.nan]}}, "trained must be True or False"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(said: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         read(lambda trace: said, episode("t", {}))
     assert "\n" not in str(caught.value)
+
+
+def test_numpy_counts_as_numbers_and_turns() -> None:
+    said = {np.int64(0): {"rewards": np.array([0, 1]), "trained": np.array([1, 0])}}
+    found = read(lambda trace: said, episode("t", {}))
+    assert list(found) == [0] and type(next(iter(found))) is int
+    assert found[0].rewards.tolist() == [0.0, 1.0] and found[0].trained.tolist() == [True, False]
+
+
+def test_what_a_function_does_to_its_trace_changes_nothing() -> None:
+    def meddles(trace: Trace) -> dict[int, Any]:
+        trace.returns["solver_0"] = 99.0
+        trace.turns[0].completion_ids.append(1)
+        return {}
+
+    trace = episode("t", {"solver_0": 1.0})
+    gained = credited([trace], function=meddles)
+    assert trace == episode("t", {"solver_0": 1.0})
+    assert gained.rewards["t", "solver_0"] == 1.0
 
 
 def test_a_function_is_loaded_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -145,16 +146,21 @@ def branch(ids: list[int]) -> Branch:
 @given(
     bodies=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=7),
     limit=st.integers(1, 14),
+    deepest=st.sampled_from([0.0, 2.0, 4.0, math.inf]),
 )
-@settings(max_examples=60, deadline=None)
-def test_trees_are_cut_where_the_fewest_tokens_are_repeated(bodies: list[list[int]], limit: int) -> None:
+@settings(max_examples=100, deadline=None)
+def test_trees_are_cut_where_the_fewest_tokens_are_repeated(
+    bodies: list[list[int]], limit: int, deepest: float
+) -> None:
     """Against all ways to cut the sorted sequences into runs."""
 
     def nodes(run: list[list[int]]) -> int:
         return len({tuple(ids[: k + 1]) for ids in run for k in range(len(ids))})
 
     def fits(run: list[list[int]]) -> bool:
-        return len(run) == 1 or (nodes(run) <= limit and len({ids[0] for ids in run}) == 1)
+        if nodes(run) == len(run[-1]):  # one sequence, and what it begins with
+            return True
+        return nodes(run) <= limit and len({ids[0] for ids in run}) == 1 and max(map(len, run)) <= deepest
 
     order = sorted(bodies)
     ways = []
@@ -167,6 +173,19 @@ def test_trees_are_cut_where_the_fewest_tokens_are_repeated(bodies: list[list[in
                 runs[-1].append(ids)
         if all(fits(run) for run in runs):
             ways.append(sum(nodes(run) for run in runs))
-    found = list(trees.rows([branch(ids) for ids in bodies], limit))
+    found = list(trees.rows([branch(ids) for ids in bodies], limit, deepest))
     assert sum(len(row.ids) for row in found) == min(ways)
     assert sum(len(row.target) for row in found) == len(bodies)
+    assert all(row.is_chain or (row.depth.max() < deepest and len(row.ids) <= limit) for row in found)
+
+
+def test_answers_of_one_token_share_a_prompt_of_any_length() -> None:
+    [row] = trees.rows([branch([1, 2, 3])] * 5000, 2)
+    assert row.ids.tolist() == [1, 2, 3] and len(row.target) == 5000
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 4, 9])
+def test_there_are_as_many_rows_as_wanted_or_as_there_are_branches(least: int) -> None:
+    found = list(trees.rows([branch([1, 2, 3])] * 4, 8, least=least))
+    assert min(least, 4) <= len(found) <= 4
+    assert sum(len(row.target) for row in found) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -23,7 +24,7 @@ from llm_arena.training.importance import (
     unit_sums,
     weights,
 )
-from llm_arena.training.objective import StepSettings, StepStats, objective, prepared
+from llm_arena.training.objective import MOST_MEASURED, StepSettings, StepStats, objective, prepared
 
 ROWS = st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=20)
 
@@ -159,6 +160,15 @@ def test_the_objective_weights_tokens_as_a_loop_does(how: Correction, unit: Unit
         assert stats.effective == pytest.approx(total**2 / (6 * squares))
         gaps = (plain.behaviour - OLD).tolist()
         assert stats.mismatch == pytest.approx(sum(math.exp(-gap) - 1 + gap for gap in gaps) / 6)
+
+
+@pytest.mark.parametrize("behaviour", [-200.0, -3000.0, -math.inf, math.nan])
+def test_what_is_measured_stays_a_number(behaviour: float) -> None:
+    broken = dataclasses.replace(table(old=OLD), behaviour=torch.full_like(OLD, behaviour))
+    _, sums = parts(StepSettings(lr=0.0, divisor=1.0), broken, [[0, 1, 2, 3, 4, 5]])
+    assert sums["mismatch"] == 6 * MOST_MEASURED
+    _, sums = parts(StepSettings(lr=0.0, divisor=1.0), table(old=OLD - 3000.0), [[0, 1, 2, 3, 4, 5]])
+    assert sums["approx_kl"] == 6 * MOST_MEASURED
 
 
 def test_without_a_correction_nothing_is_weighted() -> None:

@@ -237,6 +237,15 @@ def test_cispo_keeps_a_gradient_everywhere_by_hand(ratio: float, advantage: floa
         assert slope_of(cispo, math.log(ratio), advantage, clip_low=0.5) == pytest.approx(-1.0)
 
 
+@pytest.mark.parametrize("name", ["ppo_clip", "dr_grpo", "dapo", "gspo"])
+@pytest.mark.parametrize("advantage", [0.0, 1.0])
+def test_a_ratio_that_overflows_has_no_gradient_where_it_is_clipped(name: str, advantage: float) -> None:
+    logprobs, old, ones = torch.tensor([100.0], requires_grad=True), torch.zeros(1), torch.ones(1)
+    extra = whole(name, logprobs.detach(), old, ones)
+    torch.autograd.backward(LOSSES[name].function(logprobs, old, old, advantage * ones, ones, 1.0, **extra))
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [0.0]
+
+
 def test_gspo_by_hand() -> None:
     """Two tokens whose ratios are e^0.02 and e^-0.01: the unit's is e^0.005. A third alone is beyond 1 + 4e-4.
 

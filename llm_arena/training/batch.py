@@ -179,8 +179,10 @@ def build(
 
     Args:
         sequences: in any order; the gradient doesn't depend on it.
-        max_row_tokens: a tree larger than this is cut so that the fewest tokens are repeated; one sequence stays whole.
-        max_tree_depth: sequences longer than this share nothing; `Learner.max_tree_depth` is what a model can do.
+        max_row_tokens: a tree larger than this is cut so that the fewest tokens are repeated; one sequence, and what it
+            begins with, stays whole.
+        max_tree_depth: sequences longer than this share with what they begin with only; `Learner.max_tree_depth` is
+            what a model can do.
         token_budget: most tokens (padding included) of a micro-batch, unless one row alone is larger.
         minibatches: how many parts to deal the trees into, as equal in number as can be. Where there are fewer trees,
             they are cut smaller; there are never more parts than sequences with something to train.
@@ -195,10 +197,7 @@ def build(
         for sequence, first in zip(sequences, first_use, strict=False)  # the last sum is the number of all
         if sequence.trained.any()
     ]
-    rows = list(trees.rows(branches, max_row_tokens, max_tree_depth))
-    while len(rows) < min(minibatches, len(branches)):
-        max_row_tokens //= 2
-        rows = list(trees.rows(branches, max_row_tokens, max_tree_depth))
+    rows = list(trees.rows(branches, max_row_tokens, max_tree_depth, minibatches))
     if minibatches > 1:
         rows = [rows[index] for index in np.random.default_rng(seed).permutation(len(rows))]
     dealt = [rows[first::minibatches] for first in range(min(minibatches, len(rows)))]

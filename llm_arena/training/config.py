@@ -112,7 +112,7 @@ class TrainConfig:
     """The largest weight."""
     importance_unit: ImportanceUnit = "auto"
     """What has one weight, and one ratio in `gspo`: a token, a turn, or all of the policy's tokens in a trace. `auto`:
-    token; with `gspo` turn."""
+    token; with `gspo` turn. `gspo` by trace scores the whole batch anew before each update but the first."""
     epochs: int = 1
     """Passes over each step's tokens. More than one wants a loss that bounds the ratio."""
     minibatches: int = 1
@@ -244,7 +244,7 @@ class TrainConfig:
             raise UsageError("publish=adapter needs an adapter: set lora_rank, e.g. to 16")
 
     def _check_objective(self) -> None:
-        """Refuses what would have no effect or no meaning together.
+        """Refuses what has no meaning together, and bounds that the loss would ignore.
 
         Raises:
             UsageError: two settings of the loss don't go together.

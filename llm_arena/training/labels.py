@@ -27,7 +27,8 @@ def train_sequences(
         traces: of one step.
         gained: the advantages.
         policy: id of the policy whose sampled tokens are trained; all others are context.
-        ignore_truncated: train no token of a turn that was cut by the token cap; it leaves the divisor as well.
+        ignore_truncated: train no token of a turn that was cut by the token cap; it leaves a divisor that counts
+            tokens, turns or traces as well.
     """
     found: list[TrainSequence] = []
     first_turn = first_seat = 0

@@ -37,6 +37,8 @@ from torch import Tensor
 PolicyLoss = Callable[..., Tensor]
 """A function of the six arguments above, in their order, that returns a scalar. `gspo` takes `log_ratio` as well."""
 
+MOST_LOG_RATIO = 60.0
+"""Its `exp` is beyond every clip, and a number in 32 bits."""
 OwnDivisor = Literal["constant", "tokens", "units"]
 
 
@@ -68,7 +70,9 @@ def ppo_clip(
     bound in the direction that the advantage pulls (arXiv:1707.06347, equation 7; two bounds as in arXiv:2503.14476).
     In the first update of a step every ratio is 1, and the gradient is that of `reinforce`. `behaviour` has no part.
     """
-    ratio = torch.exp(masked(logprobs - old, mask))
+    log_ratio = masked(logprobs - old, mask)
+    # Without an advantage to rise, a ratio that overflows would have the gradient 0 * inf, where it has none.
+    ratio = torch.exp(torch.where(advantage < 0, log_ratio, log_ratio.clamp(max=MOST_LOG_RATIO)))
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -(masked(torch.minimum(ratio * advantage, clipped * advantage), mask)).sum() / divisor
 

@@ -25,8 +25,8 @@ from llm_arena.training.heads import Predictions
 from llm_arena.training.importance import Importance, Unit
 from llm_arena.training.losses import PolicyLoss
 
-MOST_MISMATCH = 1e6
-"""What one token adds to `mismatch` at most, so that the sum stays a number; it is not in the objective."""
+MOST_MEASURED = 1e6
+"""What one token adds at most to a sum of k3, so that it stays a number; these sums are not in the objective."""
 KlEstimator = Literal["exact", "k1_reward", "k2"]
 WholeUnit = Literal["turn", "trace"]
 
@@ -204,7 +204,7 @@ def objective(
         sums["kl"] = float((predictions.kl.detach() * predictions.counts).sum())
     if tokens.reference is not None:
         reference = tokens.reference[use]
-        sums["kl"] = float(losses.k3(now, reference).sum())
+        sums["kl"] = _measured(now, reference)
         if settings.kl_estimator == "k2":
             pulls = (now - old).exp() * losses.k2(chosen, reference)
             for factor in (weight, share):
@@ -214,11 +214,16 @@ def objective(
         alone = now.clone().requires_grad_()  # the loss's own gradient at the tokens, whatever the loss
         [slope] = torch.autograd.grad(settings.loss(alone, *rest, **whole), alone)
         sums["clipped"] = float(((slope == 0) & (advantage != 0)).sum())
-        sums["approx_kl"] = float(((now - old).exp() - 1 - (now - old)).sum())
+        sums["approx_kl"] = _measured(old, now)
     gap = (old - behaviour).abs()
     sums["gap"], sums["max_gap"] = float(gap.sum()), float(gap.max())
-    sums["mismatch"] = float(losses.k3(behaviour, old).nan_to_num(MOST_MISMATCH).clamp(max=MOST_MISMATCH).sum())
+    sums["mismatch"] = _measured(behaviour, old)
     return total, sums | {"loss": float(policy.detach()), "entropy": float(spread.detach())}
+
+
+def _measured(logprobs: Tensor, reference: Tensor) -> float:
+    """Returns the sum of `k3`, in which what is no number counts as the most."""
+    return float(losses.k3(logprobs, reference).nan_to_num(MOST_MEASURED).clamp(max=MOST_MEASURED).sum())
 
 
 def _is_spread(unit: Unit, tokens: Tokens) -> bool:

@@ -1,13 +1,13 @@
 """Rewards and masks by token, from a game, a harness or a function of the user.
 
-The function gets a finished trace and returns what it has to say, by the index of the turn:
+The function gets a copy of a finished trace and returns what it has to say, by the index of the turn:
 
     def token_rewards(trace):
         return {3: {"rewards": [0.0, 0.0, -0.5], "trained": [True, True, False]}}
 
 Turn 3 sampled three tokens. Its `rewards` are added to what its seat is paid; tokens whose `trained` is False get no
-loss and leave a divisor that counts tokens. Either key, and every turn, may be left out. A turn's tokens are
-`completion_ids` of `trace.turns[3]`.
+loss and leave a divisor that counts tokens, turns or traces. Either key, and every turn, may be left out. A turn's
+tokens are `completion_ids` of `trace.turns[3]`.
 
 A reward belongs to the last token that it depends on. The advantage of a token holds the rewards at it and after it,
 not those before (reward-to-go), which is right because a token can't change what was earned before it. A function that
@@ -16,6 +16,7 @@ pays an early token for what came later takes that reward out of the tokens that
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -65,15 +66,15 @@ def read(function: TokenRewards, trace: Trace) -> dict[int, TurnSignal]:
     Raises:
         UsageError: it returned another form, named a turn that is not there, or one value too few or too many.
     """
-    said: Any = function(trace)
+    said: Any = function(copy.deepcopy(trace))  # so that what it does to it changes nothing
     if not isinstance(said, Mapping):
         raise UsageError(f"token_rewards returned {said!r:.60} for trace {trace.id}; {_FORM}")
-    return {index: _signal(trace, index, value) for index, value in said.items()}
+    return dict(_signal(trace, index, value) for index, value in said.items())
 
 
-def _signal(trace: Trace, index: Any, value: Any) -> TurnSignal:
+def _signal(trace: Trace, index: Any, value: Any) -> tuple[int, TurnSignal]:
     where = f"token_rewards, trace {trace.id}, turn {index!r}"
-    if not isinstance(index, int) or not 0 <= index < len(trace.turns):
+    if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(trace.turns):
         raise UsageError(f"{where}: the trace has turns 0 to {len(trace.turns) - 1}; {_FORM}")
     if not isinstance(value, Mapping) or not set(value) <= {"rewards", "trained"}:
         raise UsageError(f"{where}: got {value!r:.60}; {_FORM}")
@@ -83,13 +84,24 @@ def _signal(trace: Trace, index: Any, value: Any) -> TurnSignal:
             raise UsageError(f"{where}: got {given!r:.60} for {name!r}; expected is a list of {sampled}")
         if len(given) != sampled:
             raise UsageError(f"{where}: {len(given)} values in {name!r}, but the turn sampled {sampled} tokens")
-    try:
-        rewards = np.array(value.get("rewards", [0.0] * sampled), dtype=np.float64).reshape(sampled)
-    except (TypeError, ValueError):
-        rewards = np.array([np.nan] * sampled)
+    rewards = _numbers(value.get("rewards", [0.0] * sampled), sampled)
     if not np.isfinite(rewards).all():
         raise UsageError(f"{where}: rewards must be finite numbers, got {value['rewards']!r:.60}")
-    return TurnSignal(rewards=rewards, trained=np.array(value.get("trained", [True] * sampled), dtype=np.bool_))
+    trained = _numbers(value.get("trained", [True] * sampled), sampled)
+    if not np.isin(trained, (0, 1)).all():
+        raise UsageError(f"{where}: trained must be True or False for each token, got {value['trained']!r:.60}")
+    return int(index), TurnSignal(rewards=rewards, trained=trained == 1)
+
+
+def _numbers(given: Any, count: int) -> NDArray[np.float64]:
+    """Returns [count] numbers, all NaN if what was given is of another shape, or text, which numpy would read."""
+    unknown = np.full(count, np.nan)
+    try:
+        found = np.array(given)
+        numbers = unknown if found.dtype.kind in "US" else found.astype(np.float64)
+    except (TypeError, ValueError):
+        return unknown
+    return numbers if numbers.shape == (count,) else unknown
 
 
 def earned(trace: Trace, signals: Mapping[int, TurnSignal], seat: str | None = None) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,38 +77,60 @@ def unique_tokens(ids: Sequence[Ids]) -> int:
     return sum(len(one) for one in ids) - sum(_common(a, b) for a, b in itertools.pairwise(ids))
 
 
-def rows(branches: Sequence[Branch], max_row_tokens: int, max_depth: float = math.inf) -> Iterator[Row]:
+def rows(branches: Sequence[Branch], max_row_tokens: int, max_depth: float = math.inf, least: int = 1) -> Iterator[Row]:
     """Yields the prefix trees, those above `max_row_tokens` cut so that the fewest tokens are repeated.
 
-    A branch that is longer than `max_depth` shares nothing and is a row of its own.
-
-    Branches in order, where each row is a run of them that begins with what it shares with the run before: the best
-    cuts are found from left to right, as the best way to end at a branch does not depend on what follows.
+    A branch that begins with the whole one before it costs nothing more and stays with it, whatever the size. One that
+    is longer than `max_depth` shares a row with such branches only. Where there are fewer than `least` rows,
+    `max_row_tokens` is halved until there are enough, or each branch is alone.
     """
-    if not branches:
-        return
-    order = ordered([branch.inputs for branch in branches])
-    sorted_ = [branches[index] for index in order]
-    shared = [0] + [_common(a.inputs, b.inputs) for a, b in itertools.pairwise(sorted_)]
+    sorted_ = [branches[index] for index in ordered([branch.inputs for branch in branches])]
+    lengths = [len(branch.inputs) for branch in sorted_]
+    shared = [0, *(_common(a.inputs, b.inputs) for a, b in itertools.pairwise(sorted_))]
+    spans = _spans(lengths, shared, max_row_tokens, max_depth)
+    while len(spans) < min(least, len(branches)):
+        max_row_tokens //= 2
+        spans = _spans(lengths, shared, max_row_tokens, max_depth)
+    for low, high in spans:
+        yield _tree(sorted_[low:high])
+
+
+def _spans(lengths: list[int], shared: list[int], max_row_tokens: int, max_depth: float) -> list[tuple[int, int]]:
+    """Returns the runs `low .. high - 1` of sorted branches that are a row each, in time linear in the branches.
+
+    The best cuts are found from left to right, as the best way to end at a branch does not depend on what follows. A
+    row has `begin[high] - begin[low] + shared[low]` tokens, which only grows when it is made longer at either end. So
+    the places where a row may begin are a window that moves to the right, and the best of them is a sliding minimum.
+
+    Args:
+        lengths: of the branches.
+        shared: what each has in common with the one before.
+        max_row_tokens: as of `rows`; 0 leaves each branch alone.
+        max_depth: as of `rows`.
+    """
+    begin = [0, *itertools.accumulate(own - common for own, common in zip(lengths, shared, strict=False))]
     fewest, cut = [0], [0]
-    for high in range(1, len(sorted_) + 1):
-        size, low = len(sorted_[high - 1].inputs), high - 1
-        best, at = fewest[low] + size, low
-        while low and shared[low] and len(sorted_[high - 1].inputs) <= max_depth >= len(sorted_[low - 1].inputs):
-            size += len(sorted_[low - 1].inputs) - shared[low]
-            if size > max_row_tokens:
-                break
-            low -= 1
-            if fewest[low] + size <= best:  # of equal ones the longest run: fewer rows
-                best, at = fewest[low] + size, low
-        fewest.append(best)
-        cut.append(at)
-    spans, high = [], len(sorted_)
+    worth: list[int] = []
+    window: deque[int] = deque()  # by place, and so that each is better than those after it, or as good and longer
+    for last, length in enumerate(lengths):
+        if not shared[last] or max_depth < lengths[last - 1] != shared[last]:
+            window.clear()
+        worth.append(fewest[last] - begin[last] + shared[last])
+        while window and worth[window[-1]] > worth[last]:
+            window.pop()
+        window.append(last)
+        most = length if length > max_depth else max(length, max_row_tokens)  # a chain of prefixes is as long as it
+        while window[0] < last and (
+            not max_row_tokens or begin[last + 1] - begin[window[0]] + shared[window[0]] > most
+        ):
+            window.popleft()
+        fewest.append(begin[last + 1] + worth[window[0]])
+        cut.append(window[0])
+    spans, high = [], len(lengths)
     while high:
         spans.append((cut[high], high))
         high = cut[high]
-    for low, high in reversed(spans):
-        yield _tree(sorted_[low:high])
+    return spans[::-1]
 
 
 def _common(left: Ids, right: Ids) -> int:
