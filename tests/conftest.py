@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +187,14 @@ def fake_engine() -> Callable[..., Any]:
     from llm_arena.engines.fake import FakeEngine
 
     return lambda *args, **kwargs: FakeEngine(*args, policies=("p", "q"), **kwargs)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Has torch compute in one thread, so that sums come out to the bit."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -48,12 +48,7 @@ VOCABULARY = 11
 TEMPERATURE = 0.9
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def llama(seed: int = 0) -> Any:

@@ -77,12 +77,7 @@ PLAYED = [*GAMES, "harness"]
 Played = dict[str, tuple[list[Trace], list[MadeCall], Path]]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -9,31 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_arena.errors import TrainingError
 from llm_arena.training.batch import Batch, TrainSequence, build
 from llm_arena.training.learner import Learner
 from llm_arena.training.losses import ppo_clip
 from llm_arena.training.objective import StepSettings, StepStats
+from model_parts import VOCABULARY, small_llama
 
-VOCABULARY = 13
 SETTINGS = StepSettings(lr=0.002, divisor=5.0, temperature=0.7, loss=ppo_clip, grad_clip=1e9)
 
 
 def tiny_model() -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).double()  # type: ignore[no-untyped-call]
+    return small_llama(num_hidden_layers=1, num_attention_heads=2)
 
 
 def family(count: int = 12, seed: int = 0) -> list[TrainSequence]:

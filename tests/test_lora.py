@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.onednn import OneDnnLinear
@@ -27,27 +27,14 @@ from llm_arena.training.learner import Learner
 from llm_arena.training.lora import LoraSettings
 from llm_arena.training.losses import ppo_clip
 from llm_arena.training.objective import StepSettings
+from model_parts import VOCABULARY, small_llama
 
-VOCABULARY = 13
 LORA = LoraSettings(rank=2, alpha=6.0, seed=3)
 SETTINGS = StepSettings(lr=0.01, divisor=7.0, temperature=0.7, entropy_weight=0.3, grad_clip=1e9)
 
 
 def tiny(dtype: torch.dtype = torch.float64, *, tied: bool = True) -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type,no-untyped-call]
+    return small_llama(dtype=dtype, tie_word_embeddings=tied)
 
 
 def family(count: int = 8, seed: int = 0) -> list[TrainSequence]:
@@ -169,7 +156,7 @@ def test_the_merged_model_equals_base_and_adapter(tied: bool, tmp_path: Path) ->
     assert saved.keys() == dict(tiny(tied=tied).named_parameters()).keys()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     expected = logits_of(learner.model, IDS)
-    assert float((logits_of(loaded, IDS) - expected).abs().max()) < 1e-5
+    assert float((logits_of(loaded, IDS) - expected).abs().max()) < 5e-5
     assert float((logits_of(tiny(torch.float32, tied=tied), IDS) - expected).abs().max()) > 0.1
     after = learner.model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

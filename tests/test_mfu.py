@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_arena.training import batch as batches
 from llm_arena.training import mfu
-from llm_arena.training.batch import Batch, TrainSequence
+from llm_arena.training.batch import Batch
 from llm_arena.training.learner import Learner
 from llm_arena.training.lora import LoraSettings
 from llm_arena.training.mfu import Meter, matrix_rate
+from model_parts import two_sequences
 
 PER_LAYER = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16  # queries, keys and values, output, the MLP's three
 ADAPTERS = 2 * (16 + 12 + 12 + 16 + 3 * 24)  # of rank 2: (inputs + outputs) * 2
@@ -35,16 +35,7 @@ def model() -> LlamaForCausalLM:
 
 def batch() -> Batch:
     """Sequences `1 2 | 7` and `1 2 | 8 9`: the nodes 1, 2 and 8 go through the model, two of them through the head."""
-    sequences = [
-        TrainSequence(
-            token_ids=np.array(ids),
-            trained=np.arange(len(ids)) >= 2,
-            advantage=np.ones(len(ids)),
-            behaviour=np.zeros(len(ids)),
-        )
-        for ids in ([1, 2, 7], [1, 2, 8, 9])
-    ]
-    return batches.build(sequences)
+    return batches.build(two_sequences())
 
 
 def test_what_a_step_needs_is_counted_by_hand() -> None:

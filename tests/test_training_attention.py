@@ -20,6 +20,7 @@ from llm_arena.training.batch import TrainSequence, build
 from llm_arena.training.learner import Learner
 from llm_arena.training.objective import StepSettings
 from llm_arena.training.trees import Branch
+from model_parts import small_llama
 
 
 def ends(rows: int, length: int, seed: int) -> NDArray[np.int64]:
@@ -93,20 +94,7 @@ def test_blocks_hold_only_what_their_queries_see() -> None:
 def test_a_learner_that_attends_along_blocks_has_the_same_gradient(
     recompute: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = LlamaConfig(
-        vocab_size=13,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config).double()  # type: ignore[no-untyped-call]
-    learner = Learner(model, recompute=recompute)
+    learner = Learner(small_llama(), recompute=recompute)
     rng = np.random.default_rng(0)
     sequences = []
     for index in range(20):

@@ -19,25 +19,11 @@ from llm_arena.errors import TrainingError
 from llm_arena.training.batch import Batch, TrainSequence, build
 from llm_arena.training.learner import Learner
 from llm_arena.training.objective import StepSettings, StepStats
-
-VOCABULARY = 13
+from model_parts import VOCABULARY, small_llama
 
 
 def tiny_model(*, dtype: torch.dtype = torch.float64, seed: int = 0, tied: bool = False) -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).to(dtype)  # type: ignore[arg-type,no-untyped-call]
+    return small_llama(seed=seed, dtype=dtype, tie_word_embeddings=tied)
 
 
 def sequence(ids: Sequence[int], trained: Sequence[bool], seed: int = 0) -> TrainSequence:

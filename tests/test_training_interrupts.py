@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import resource
 import signal
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,16 +20,7 @@ from llm_arena.training.loop import train
 from llm_arena.training.run_folder import RunFolder
 from llm_arena.training.signals import held
 from llm_arena.types import Trace
-
-PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
-
-
-def tiny() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_tiny_again", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from train_parts import tiny
 
 
 def saved(run_dir: Path) -> int | None:

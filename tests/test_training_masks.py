@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig
 
 from llm_arena.training.batch import Batch, build
 from llm_arena.training.config import TrainConfig
@@ -20,6 +20,7 @@ from llm_arena.training.learner import Learner
 from llm_arena.training.objective import StepStats, prepared
 from llm_arena.training.step_settings import step_settings
 from llm_arena.types import Ending, EnvSpec, SeatInfo, Trace, Turn
+from model_parts import small_llama
 
 VOCABULARY = 24
 
@@ -115,18 +116,7 @@ def test_empty_replies_have_no_part() -> None:
 
 
 def tiny_model(seed: int) -> Any:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).double()  # type: ignore[no-untyped-call]
+    return small_llama(seed=seed, vocab_size=VOCABULARY, num_hidden_layers=1, num_attention_heads=2)
 
 
 def dialogue(id: str, *, merged: bool) -> Trace:

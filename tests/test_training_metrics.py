@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from llm_arena.training import batch as batches
-from llm_arena.training.batch import TrainSequence
 from llm_arena.training.credit import Baselines, Credit, assign
 from llm_arena.training.metrics import Row, headline, how_it_ended, of_step, of_traces
 from llm_arena.training.objective import StepStats
 from llm_arena.training.token_rewards import TurnSignal
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace, Turn
+from model_parts import two_sequences
 
 SEATS = {
     "solver_0": SeatInfo(role="solver", agent="llm:learner", policy="learner"),
@@ -251,16 +251,7 @@ def test_a_batch_without_an_episode_has_numbers_too() -> None:
 
 def test_a_step_says_what_sharing_saved_and_how_far_the_engine_is() -> None:
     """Two sequences `1 2 | 7` and `1 2 | 8 9`: 5 of 7 ids are unique; 7 and 8 share a row of logits, 9 has its own."""
-    sequences = [
-        TrainSequence(
-            token_ids=np.array(ids),
-            trained=np.arange(len(ids)) >= 2,
-            advantage=np.ones(len(ids)),
-            behaviour=np.zeros(len(ids)),
-        )
-        for ids in ([1, 2, 7], [1, 2, 8, 9])
-    ]
-    row = of_step(batches.build(sequences), StepStats(mismatch=0.25, capped=0.5), lr=0.1, clips=False)
+    row = of_step(batches.build(two_sequences()), StepStats(mismatch=0.25, capped=0.5), lr=0.1, clips=False)
     assert row["unique_ratio"] == pytest.approx(5 / 7)
     assert row["head_rows_per_trained_token"] == pytest.approx(2 / 3)
     assert (row["mismatch"], row["importance_capped"], row["importance_effective"]) == (0.25, 0.5, 1.0)

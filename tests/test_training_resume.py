@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -30,8 +29,8 @@ from llm_arena.training.planning import Planner
 from llm_arena.training.progress import Progress
 from llm_arena.training.sources import ListSource
 from llm_arena.training.sync import Publisher
+from train_parts import PROGRAM, tiny
 
-PROGRAM = Path(__file__).parent / "programs" / "train_tiny.py"
 SELF_PLAY = Path(__file__).parents[1] / "train" / "self_play.py"
 
 
@@ -39,15 +38,6 @@ def apart(left: Path, right: Path) -> float:
     one, other = (load_file(folder / "model.safetensors") for folder in (left, right))
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
-
-
-def tiny() -> ModuleType:
-    """The program, as a module of this process."""
-    spec = importlib.util.spec_from_file_location("train_tiny", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from llm_arena.training.batch import Batch, TrainSequence, build
 from llm_arena.training.config import TrainConfig
@@ -17,6 +16,7 @@ from llm_arena.training.learner import Learner
 from llm_arena.training.losses import LOSSES, dr_grpo, gspo, ppo_clip, reinforce
 from llm_arena.training.objective import StepSettings, prepared
 from llm_arena.training.step_settings import step_settings
+from model_parts import small_llama
 
 SEATS = 12
 
@@ -118,18 +118,7 @@ def test_passes_before_the_update_are_made_only_where_needed(
 
 
 def tiny_model(seed: int = 0) -> Any:
-    config = LlamaConfig(
-        vocab_size=13,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).double()  # type: ignore[no-untyped-call]
+    return small_llama(seed=seed, num_hidden_layers=1, num_attention_heads=2)
 
 
 def same_weights(left: Learner, right: Learner, within: float = 1e-12) -> bool:

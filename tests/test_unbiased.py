@@ -30,12 +30,7 @@ LARGE = 1e9
 """Keeps improbable episodes' returns away from the floor below which an estimator sees rounding and no contrast."""
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @cache

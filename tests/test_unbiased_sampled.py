@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
 from enumerable_parts import SHAPES, World, exact_gradient, odds, play_all_ways, tiny_llama
@@ -134,12 +133,7 @@ def rejections(case: Case, seeds: Sequence[int], batches: int, size: int) -> tup
     return rejected, trials, float(np.mean(np.array(values) < LEVEL))
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def check(soak: Any, batches: int, size: int, seeds: int) -> None:

@@ -77,43 +77,20 @@ def ppo_clip(
     return -(masked(torch.minimum(ratio * advantage, clipped * advantage), mask)).sum() / divisor
 
 
-def dr_grpo(
-    logprobs: Tensor,
-    old: Tensor,
-    behaviour: Tensor,
-    advantage: Tensor,
-    mask: Tensor,
-    divisor: float,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-) -> Tensor:
-    """Returns `ppo_clip`: what Dr. GRPO changes are the divisor, a constant, and the advantage, `group_mean`.
+dr_grpo: PolicyLoss = ppo_clip
+"""What Dr. GRPO changes are the divisor, a constant, and the advantage, `group_mean`.
 
-    arXiv:2503.20783, equation 3 and appendix; sail-sg/understand-r1-zero. There the constant is the group's size times
-    the token cap, here the planned number of trained seats: another unit of the learning rate, which AdamW takes out.
-    """
-    return ppo_clip(logprobs, old, behaviour, advantage, mask, divisor, clip_low=clip_low, clip_high=clip_high)
+arXiv:2503.20783, equation 3 and appendix; sail-sg/understand-r1-zero. There the constant is the group's size times the
+token cap, here the planned number of trained seats: another unit of the learning rate, which AdamW takes out.
+"""
 
+dapo: PolicyLoss = partial(ppo_clip, clip_high=0.28)
+"""`ppo_clip` with a higher upper bound, so that improbable tokens can rise (arXiv:2503.14476, equation 8).
 
-def dapo(
-    logprobs: Tensor,
-    old: Tensor,
-    behaviour: Tensor,
-    advantage: Tensor,
-    mask: Tensor,
-    divisor: float,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-) -> Tensor:
-    """Returns `ppo_clip` with a higher upper bound, so that improbable tokens can rise (arXiv:2503.14476, equation 8).
-
-    Its divisor is the number of trained tokens of the whole batch. Of the paper's other parts, groups with equal
-    rewards have no gradient and are counted, but not refilled; `ignore_truncated` masks cut replies. Repository:
-    BytedTsinghua-SIA/DAPO.
-    """
-    return ppo_clip(logprobs, old, behaviour, advantage, mask, divisor, clip_low=clip_low, clip_high=clip_high)
+Its divisor is the number of trained tokens of the whole batch. Of the paper's other parts, groups with equal rewards
+have no gradient and are counted, but not refilled; `ignore_truncated` masks cut replies. Repository:
+BytedTsinghua-SIA/DAPO.
+"""
 
 
 def gspo(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llm_arena.problems.final_answers import TAG, read_answer
+from llm_arena.registry import HARNESS
 from llm_arena.training import trees
 from llm_arena.training.alarms import says_out_of_memory
 from llm_arena.training.batch import Batch
@@ -27,9 +28,6 @@ Row = dict[str, float]
 DECIDED = "decided"
 ENDS = ("turn_limit", "context_overflow", "forfeit", "no_answer")
 """How an episode may end without a decision, see `how_it_ended`."""
-
-_HARNESS = "harness:"
-"""What the id of a trace's spec begins with where a user's own function played it, and no game decides its end."""
 
 
 @dataclass(kw_only=True)
@@ -135,7 +133,7 @@ def of_traces(
         "guided_turns": sum(counts.guided_turns for counts in roles.values()),
         "guided_tokens": sum(counts.guided for counts in roles.values()),
     }
-    runs = [trace for trace in played if trace.spec.id.startswith(_HARNESS)]
+    runs = [trace for trace in played if trace.spec.id.startswith(HARNESS)]
     for name, counted in (("failed_calls", "failed"), ("paid_to_nobody", "paid_to_nobody")) if runs else ():
         row[name] = sum(counts.get(counted, 0) for run in runs for counts in run.env_stats.values())
     row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED])
@@ -312,7 +310,7 @@ def _who_ended(trace: Trace) -> set[str]:
 
 
 def _asks_for_tag(trace: Trace) -> bool:
-    return trace.spec.id.startswith(_HARNESS) and any(
+    return trace.spec.id.startswith(HARNESS) and any(
         f"<{TAG}>" in text for turn in trace.turns for message in turn.messages for text in _texts(message["content"])
     )
 
