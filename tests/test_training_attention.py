@@ -79,15 +79,17 @@ def test_flex_attention_is_attention_under_the_dense_mask() -> None:
 
 
 def test_blocks_hold_only_what_their_queries_see() -> None:
-    """A stem of 200 tokens with 9 branches of 100: a block of 128 queries has the stem and at most 3 branches in it."""
-    end = np.full((1, 1100), 1100)
+    """A stem of 200 tokens with 9 branches of 100: a block of 64 queries has the stem and at most two branches."""
+    end = np.full((2, 1100), 1100)
     for first in range(200, 1100, 100):
-        end[0, first : first + 100] = first + 100
+        end[:, first : first + 100] = first + 100
     mask = tree_mask(end, "cpu")
-    for block in mask.arena_way:  # type: ignore[attr-defined]
-        assert block.mask.any(0).all()
-        assert len(block.keys) <= 200 + 128 + 100
-    assert not hasattr(tree_mask(end[:, :512], "cpu"), "arena_way")
+    blocks = mask.arena_way  # type: ignore[attr-defined]
+    assert sum(blocks.sizes) == 2 * 1100
+    for seen, count in zip(blocks.masks, blocks.counts, strict=True):
+        assert seen.any(0).all() and seen.shape[1] == count <= 200 + 100 + 64
+    assert int(blocks.keys.max()) == 2 * 1100 - 1, "nodes of the second row come after those of the first"
+    assert not hasattr(tree_mask(end[:, :128], "cpu"), "arena_way")
 
 
 @pytest.mark.parametrize("recompute", [False, True])

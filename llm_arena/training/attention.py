@@ -4,7 +4,7 @@ Node k of a row is seen by the nodes k .. end[k] - 1, its subtree (see `trees`).
 equal but for rounding:
 
 - a dense mask for torch's scaled_dot_product_attention: the reference, and the fastest for rows up to `DENSE_TOKENS`.
-- blocks: rows above that are cut into blocks of queries, and each block is computed with the keys that one of its
+- blocks: longer rows are cut into blocks of queries, and each block is computed with the keys that one of its
   queries sees: its ancestors and itself. So attention costs about what it costs along the single sequences, and a tree
   need not be cut to keep its mask small. On a CPU, and wherever else `flex_attention` can't be compiled.
 - `flex_attention` with a block mask, on CUDA. It has no backward pass on CPUs.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,25 +27,38 @@ from torch.nn import functional
 
 from llm_arena.training.trees import Ids
 
-DENSE_TOKENS = 512
+DENSE_TOKENS = 128
 """Rows up to this many tokens take the dense mask."""
-BLOCK = 128
+BLOCK = 64
 """Queries of a block."""
 NAME = "llm_arena_trees"
 """Under which transformers finds this way of attention."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """The queries start .. stop - 1 of one row, with what they see."""
+@dataclass
+class Blocks:
+    """Blocks of queries in the order of rows and positions, each with the keys that one of its queries sees."""
 
-    row: int
-    start: int
-    stop: int
+    sizes: list[int]
+    "Queries of each block."
+    counts: list[int]
+    "Keys of each block."
     keys: Tensor
-    "[K] positions that at least one of the queries sees."
-    mask: Tensor
-    "[stop - start, K] True where the query may look."
+    "[sum of counts] which nodes they are, counted over all rows."
+    masks: list[Tensor]
+    "[queries, keys] of each block, True where the query may look."
+    _biases: dict[tuple[torch.dtype, int], list[Tensor]] = field(default_factory=dict)
+
+    def biases(self, dtype: torch.dtype, repeats: int) -> list[Tensor]:
+        """Returns what to add to the scores, [1, 1, queries * repeats, keys] of each block; made once."""
+        if (dtype, repeats) not in self._biases:
+            self._biases[dtype, repeats] = [
+                torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+                .masked_fill(~mask, -torch.inf)
+                .repeat_interleave(repeats, 0)[None, None]
+                for mask in self.masks
+            ]
+        return self._biases[dtype, repeats]
 
 
 def tree_mask(end: Ids, device: str | torch.device) -> Tensor:
@@ -66,16 +79,18 @@ def tree_mask(end: Ids, device: str | torch.device) -> Tensor:
     return mask
 
 
-def blocks_of(end: Ids, mask: Tensor) -> list[Block]:
+def blocks_of(end: Ids, mask: Tensor) -> Blocks:
     """Returns the blocks of all rows of a dense mask [B, 1, L, L]."""
-    found = []
+    length = end.shape[1]
+    sizes, seen, masks = [], [], []
     for row, ends in enumerate(end):
-        for start in range(0, len(ends), BLOCK):
-            stop = min(start + BLOCK, len(ends))
-            seen = np.concatenate([np.flatnonzero(ends[:start] > start), np.arange(start, stop)])
-            keys = torch.from_numpy(seen).to(mask.device)
-            found.append(Block(row, start, stop, keys, mask[row, 0, start:stop].index_select(1, keys)))
-    return found
+        for start in range(0, length, BLOCK):
+            stop = min(start + BLOCK, length)
+            keys = np.concatenate([np.flatnonzero(ends[:start] > start), np.arange(start, stop)])
+            sizes.append(stop - start)
+            seen.append(row * length + keys)
+            masks.append(mask[row, 0, start:stop].index_select(1, torch.from_numpy(keys).to(mask.device)))
+    return Blocks(sizes, [len(keys) for keys in seen], torch.from_numpy(np.concatenate(seen)).to(mask.device), masks)
 
 
 def flex_mask(end: Tensor) -> Any:
@@ -89,25 +104,31 @@ def flex_mask(end: Tensor) -> Any:
     return create_block_mask(seen, rows, None, length, length, device=end.device)
 
 
-def along_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: list[Block], scale: float | None) -> Tensor:
+def along_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: Blocks, scale: float | None) -> Tensor:
     """Returns the attention [B, heads, L, D] of `query` [B, heads, L, D] to `key` and `value` [B, fewer heads, L, D].
 
-    Query heads that share a key head are laid side by side as queries, so that keys are never repeated.
+    Query heads that share a key head are laid side by side as queries, so that keys are never repeated. Nodes are
+    gathered and cut for all blocks at once: each copy, and each of its gradients, is one pass over memory.
     """
-    rows, heads, _, width = query.shape
-    groups = heads // key.shape[1]
-    # Cut by unbind and split, whose gradients are put together once; a slice's would be a whole tensor of zeros each.
-    cuts = [[block.stop - block.start for block in blocks if block.row == row] for row in range(rows)]
-    parts = [part for row, sizes in zip(query.unbind(), cuts, strict=True) for part in row.split(sizes, dim=1)]
-    keys, values = key.unbind(), value.unbind()
-    outputs: list[list[Tensor]] = [[] for _ in range(rows)]
-    for block, part in zip(blocks, parts, strict=True):
-        seen, told = (every[block.row].index_select(1, block.keys)[None] for every in (keys, values))
-        mask = block.mask.repeat(groups, 1)[None, None]
-        asked = part.reshape(1, key.shape[1], -1, width)
-        output = functional.scaled_dot_product_attention(asked, seen, told, attn_mask=mask, scale=scale)
-        outputs[block.row].append(output.reshape(heads, part.shape[1], -1))
-    return torch.stack([torch.cat(found, dim=1) for found in outputs])
+    rows, heads, length, width = query.shape
+    shared = key.shape[1]
+    groups = heads // shared
+    asked = query.transpose(1, 2).reshape(rows * length, shared, groups, width).split(blocks.sizes)
+    seen, told = (
+        every.transpose(1, 2).reshape(rows * length, shared, width).index_select(0, blocks.keys).split(blocks.counts)
+        for every in (key, value)
+    )
+    outputs = []
+    for part, keys, values, bias in zip(asked, seen, told, blocks.biases(query.dtype, groups), strict=True):
+        output = functional.scaled_dot_product_attention(
+            part.transpose(0, 1).reshape(1, shared, -1, width),
+            keys.transpose(0, 1)[None],
+            values.transpose(0, 1)[None],
+            attn_mask=bias,
+            scale=scale,
+        )
+        outputs.append(output.view(shared, len(part), groups, width).transpose(0, 1))
+    return torch.cat(outputs).view(rows, length, heads, width).transpose(1, 2)
 
 
 def along_flex(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float | None) -> Tensor:
@@ -143,7 +164,7 @@ def _attend(
             module, query, key, value, attention_mask, scaling=scaling, **others
         )
         return plain
-    along = along_blocks if isinstance(way, list) else along_flex
+    along = along_blocks if isinstance(way, Blocks) else along_flex
     return along(query, key, value, way, scaling).transpose(1, 2).contiguous(), None
 
 
