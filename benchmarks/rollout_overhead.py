@@ -11,37 +11,51 @@ arena's tokens per second over raw vLLM's. `--rounds 0` leaves this part out, an
 A second part has no model: the same chat format with an engine that answers at once, in several games. It tells how
 many turns per second the arena could keep up with, and what one turn costs a core: in all, and in the game and the
 recorder alone (the recorded replies, played once more without agents).
+
+A third part has a server in a process of its own that answers at once over HTTP, as vLLM's would. It tells what a turn
+costs a core in this process (`http_cpu_ms_per_turn`), and what the bare aiohttp client needs for the same requests and
+replies, 64 at a time as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+import msgspec
 import tyro
 
 from llm_arena.cli import guarded
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.choose import vllm_version
+from llm_arena.engines.http_dialects import request
+from llm_arena.engines.openai_engine import OpenAIEngine
 from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.episode import counted_reply
+from llm_arena.models import resolve_model
 from llm_arena.problems.naming.topics import SPLITS
 from llm_arena.recorder import Recorder, step_dead
 from llm_arena.registry import make
 from llm_arena.report.text import table_lines
 from llm_arena.rollout import EpisodePlan, play_many
 from llm_arena.roster import make_agent
-from llm_arena.runtime import Runtime
+from llm_arena.runtime import Runtime, ServedPolicy
+from llm_arena.tokens import ChatFormat
 from llm_arena.types import Action, Completion, EnvSpec, Reply, Trace
 
 TOPICS = SPLITS["train"]
+HTTP_PASSES = 3
+"""Passes over HTTP; the one that took the least CPU time counts."""
 
 NULL_GAMES = {
     "kuhn-poker-v0": EnvSpec(id="kuhn-poker-v0", kwargs={"illegal": "random_legal"}),
@@ -148,6 +162,9 @@ class Instant:
     async def publish(self, policy: str, directory: Path, version: int) -> None:
         """Takes no weights."""
 
+    async def forget(self, policy: str) -> None:
+        """Has none to drop."""
+
     def describe(self) -> dict[str, Any]:
         """Returns nothing but the name."""
         return {"engine": self.name, "version": "", "policies": []}
@@ -209,6 +226,70 @@ def again_alone(traces: Sequence[Trace]) -> float:
     return total
 
 
+@contextlib.contextmanager
+def instant_server(settings: Settings) -> Iterator[str]:
+    """Runs the server that answers at once; yields its address."""
+    program = Path(__file__).with_name("instant_server.py")
+    command = [sys.executable, str(program), settings.model, str(settings.max_new_tokens)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None and child.stdout is not None  # both are pipes
+        yield f"http://127.0.0.1:{int(child.stdout.readline())}"
+        child.stdin.close()
+
+
+def over_http(settings: Settings) -> dict[str, Any]:
+    """Plays against the server that answers at once; returns the CPU time of turns, and of their requests alone."""
+    name, spec = next(iter(NULL_GAMES.items()))
+    agents = make(spec).possible_agents
+    with instant_server(settings) as url, Runtime(max_open_episodes=settings.games) as runtime:
+        engine = OpenAIEngine(url)
+        engine.serves(settings.model)
+        chat = ChatFormat.load(resolve_model(settings.model))
+        runtime.serve(settings.model, ServedPolicy(engine, settings.model, chat, 1 << 20))
+        agent = make_agent(f"llm:{settings.model}", runtime=runtime, max_new_tokens=settings.max_new_tokens)
+        plans = [
+            EpisodePlan(id=f"{k}", spec=spec, seed=k, agents=dict.fromkeys(agents, agent))
+            for k in range(settings.null_games)
+        ]
+        runtime.run(play_many(plans[: settings.games], runtime))  # imports, caches, connections
+        played, alone = [], []
+        for _ in range(HTTP_PASSES):
+            cpu = time.process_time()
+            traces = runtime.run(play_many(plans, runtime))
+            played.append(time.process_time() - cpu)
+            assert not any(trace.void for trace in traces), f"a game of {name} is void"
+            sampling = Sampling(max_new_tokens=settings.max_new_tokens, stop_ids=chat.stop_ids)
+            bodies = [
+                request("vllm", settings.model, trace.full_ids(turn.index)[0], sampling)[1]
+                for trace in traces
+                for turn in trace.turns
+            ]
+            alone.append(runtime.run(bare(url, bodies, settings.games)))
+        runtime.run(engine.close())
+    return {
+        "http_cpu_ms_per_turn": round(min(played) / len(bodies) * 1e3, 3),
+        "bare_client_cpu_ms_per_turn": round(min(alone) / len(bodies) * 1e3, 3),
+        "game": name,
+        "turns": len(bodies),
+    }
+
+
+async def bare(url: str, bodies: Sequence[bytes], at_once: int) -> float:
+    """Sends requests by aiohttp and nothing else, and reads the JSON of the replies; returns CPU seconds."""
+    todo = iter(bodies)
+
+    async def lane(session: aiohttp.ClientSession) -> None:
+        for body in todo:
+            headers = {"Content-Type": "application/json"}
+            async with session.post(f"{url}/v1/completions", data=body, headers=headers) as response:
+                msgspec.json.decode(await response.read())
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        cpu = time.process_time()
+        await asyncio.gather(*(lane(session) for _ in range(at_once)))
+        return time.process_time() - cpu
+
+
 def against_raw(settings: Settings) -> dict[str, Any]:
     """Plays on vLLM and sends the same prompts to vLLM itself, in turns; prints a table and returns the medians."""
     with Runtime(engine="vllm", max_open_episodes=settings.games) as runtime:
@@ -248,8 +329,12 @@ def main(argv: list[str] | None = None) -> int:
         for row in found
     ]
     print("\n".join(table_lines(rows)), flush=True)
+    http = over_http(settings)
+    costs = [("over HTTP, all of a turn", "the bare client", "game")]
+    costs += [(f"{http['http_cpu_ms_per_turn']} ms", f"{http['bare_client_cpu_ms_per_turn']} ms", str(http["game"]))]
+    print("\n".join(table_lines(costs)), flush=True)
     figures = against_raw(settings) if settings.rounds else {}
-    print(json.dumps({**figures, "model": settings.model, "null": found}))
+    print(json.dumps({**figures, "model": settings.model, "null": found, "http": http}))
     return 0
 
 

@@ -10,11 +10,13 @@ Sees      each player its own card and both players' actions. Cards are shown to
           after a call or two checks; no seat is told the other's card before the game is over.
 Exploits  none that pays against the equilibrium `optimal`, which on average loses 1/18 a game as player_0 and wins as
           much as player_1: play both seats. A player that never bluffs looks fine in win rate and is exploitable;
-          judge by chips, or by exploitability (benchmarks/kuhn_exploitability.py). Breaking the rules costs 2, the
-          worst loss.
+          judge by chips, or by `llm_arena.exploitability` (NashConv / 2: uniform play has 0.458333, an equilibrium 0).
+          Breaking the rules costs 2, the worst loss.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 
@@ -66,6 +68,12 @@ class KuhnPoker(ArenaEnv):
         """Draws the cards."""
         dealt = rng.permutation(3)
         self.cards = {seat: CARDS[int(card)] for seat, card in zip(self.possible_agents, dealt, strict=False)}
+
+    @staticmethod
+    def deals() -> list[tuple[float, dict[str, Json]]]:
+        """Returns the probability of each deal, and the cards: the six pairs, for `llm_arena.exploitability`."""
+        pairs = itertools.permutations(CARDS, 2)
+        return [(1 / 6, {"cards": {"player_0": first, "player_1": second}}) for first, second in pairs]
 
     def legal_actions(self, seat: str) -> list[str]:
         """Returns check and bet, or call and fold once somebody has bet."""

@@ -16,15 +16,17 @@ Sees      each player its own card and all actions; both the open card when the 
           nobody learns them, nor the open card of a game that ends before the second round.
 Exploits  one game says little: its returns spread by about 4 chips, so an edge of 0.1 chips needs thousands of games
           (use both seats on the same seeds). Beating one opponent isn't playing well: whoever bets always beats one
-          that folds too much, and can be beaten by much more. `exploitability` in llm_arena/problems/solvers/leduc.py
-          measures the distance from an equilibrium for anybody whose probabilities are known. An opponent that forfeits
-          gives 13 chips at once, the most that play can win and seldom does: read the counts of illegal replies beside
-          the rewards.
+          that folds too much, and can be beaten by much more. `llm_arena.exploitability` measures the distance from an
+          equilibrium (NashConv / 2: uniform play has 2.373611). An opponent that forfeits gives 13 chips at once, the
+          most that play can win and seldom does: read the counts of illegal replies beside the rewards.
 Baseline  `cfr`: the average strategy of 2000 iterations of CFR+; exploitability 0.0001 chips a game. `python -m
           llm_arena.problems.solvers.leduc` makes its table again.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections import Counter
 
 import numpy as np
 
@@ -91,6 +93,15 @@ class LeducPoker(ArenaEnv):
         first, second, board = (RANKS[int(card) // 2] for card in rng.permutation(6)[:3])
         self.cards = {"player_0": first, "player_1": second}
         self.board = board
+
+    @staticmethod
+    def deals() -> list[tuple[float, dict[str, Json]]]:
+        """Returns the probability of each deal of ranks, and the cards, for `llm_arena.exploitability`."""
+        dealt = Counter(tuple(RANKS[card // 2] for card in cards) for cards in itertools.permutations(range(6), 3))
+        return [
+            (count / dealt.total(), {"cards": {"player_0": first, "player_1": second}, "board": board})
+            for (first, second, board), count in dealt.items()
+        ]
 
     def knows(self, seat: str) -> Json:
         """Returns the seat's card, and the open card once it lies open."""

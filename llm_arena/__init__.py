@@ -20,10 +20,12 @@ from llm_arena.types import Cause, Ending, EnvSpec, Move, Outcome, Reply, Trace,
 
 if TYPE_CHECKING:
     from llm_arena.adapters.token_env import token_env
+    from llm_arena.boards.cross_play import cross_play
     from llm_arena.boards.evaluate import evaluate
     from llm_arena.checks import check_env
     from llm_arena.engines.settings import EngineSettings
     from llm_arena.export import export_traces
+    from llm_arena.game_tree import exploitability
     from llm_arena.recorder import replay, sequences, verify
     from llm_arena.rescore import rescore_traces
     from llm_arena.rollout import aplay, play, play_many
@@ -39,7 +41,9 @@ _LAZY = {
     "TraceWriter": "trace_file",
     "aplay": "rollout",
     "check_env": "checks",
+    "cross_play": "boards.cross_play",
     "evaluate": "boards.evaluate",
+    "exploitability": "game_tree",
     "export_traces": "export",
     "make_agent": "roster",
     "play": "rollout",
@@ -78,7 +82,9 @@ __all__ = [
     "View",
     "aplay",
     "check_env",
+    "cross_play",
     "evaluate",
+    "exploitability",
     "export_traces",
     "make",
     "make_agent",

@@ -45,7 +45,9 @@ COMMANDS = {
     "rescore": Command("cli_traces", "TRACES", "score recorded episodes again, with your own function"),
     "export": Command("cli_traces", "TRACES OUT", "write recorded episodes as Parquet, or as a folder for datasets"),
     "leaderboard": Command("cli_leaderboard", "BOARD", "let entrants meet in games, and rank them"),
+    "cross-play": Command("cli_cross_play", "ENV --entrant NAME=AGENT ...", "who earns what with whom, role by role"),
     "train": Command("cli_train", "SCRIPT ...", "run a training script, e.g. self-play"),
+    "serve": Command("cli_serve", "MODEL", "serve a model with vLLM over HTTP, to play against or to train"),
     "report": Command("cli_train", "RUN_DIR", "write the HTML page of a run again"),
     "fetch": Command("cli_info", "MODEL", "download a model into the cache"),
     "check": Command("cli_info", "", "check this machine: versions, engines, memory, disk, cache"),
@@ -143,7 +145,7 @@ def _run(argv: list[str]) -> int:
             f" Commands: {', '.join(COMMANDS)}; see llm-arena --help"
         )
     module = importlib.import_module(f"llm_arena.{COMMANDS[name].module}")
-    code: int = getattr(module, f"run_{name}")(argv[1:])
+    code: int = getattr(module, f"run_{name.replace('-', '_')}")(argv[1:])
     return code
 
 

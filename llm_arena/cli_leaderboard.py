@@ -16,7 +16,7 @@ from llm_arena.boards.leaderboard import Leaderboard, rate
 from llm_arena.boards.manifest import MANIFEST, load_manifest
 from llm_arena.cli_parser import Parser
 from llm_arena.engines.choose import words
-from llm_arena.engines.settings import KINDS
+from llm_arena.engines.settings import LOCAL_KINDS
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import visible
 
@@ -90,7 +90,7 @@ def _parser() -> Parser:
     parser.add_argument("board", metavar="BOARD", nargs="?", help="a name, a TOML file, or a board's folder")
     parser.add_argument("--out", metavar="DIR", type=Path, help="the board's folder (default runs/leaderboard-NAME)")
     parser.add_argument("--matches", metavar="N", type=int, help="matches for every two entrants and each game")
-    parser.add_argument("--engine", choices=KINDS, help="what serves the models")
+    parser.add_argument("--engine", choices=LOCAL_KINDS, help="what serves the models")
     parser.add_argument("--fresh", action="store_true", help="delete the folder's matches and start anew")
     parser.add_argument("--rate-only", action="store_true", help="play nothing; make the tables of what there is")
     return parser

@@ -56,13 +56,15 @@ def key_values(pairs: Sequence[str]) -> dict[str, Json]:
 def agent_spec(text: str) -> str | dict[str, str]:
     """Reads `--agents`: one agent for all seats, or `seat=agent,seat=agent` (roles count as seats).
 
+    An address may hold `=`, and an agent several addresses: `player_0=openai:m@http://a,http://b,player_1=optimal`.
+
     Raises:
         UsageError: a part has no `=`, or a seat stands there twice.
     """
-    if "=" not in text:
+    if "=" not in text.partition("://")[0]:
         return text
     found: dict[str, str] = {}
-    for part in text.split(","):
+    for part in re.split(r",(?!\s*https?://)", text):
         seat, equals, agent = (piece.strip() for piece in part.partition("="))
         if not (equals and seat and agent):
             raise UsageError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_arena.cli_parser import Parser, agent_spec, key_values
-from llm_arena.engines.settings import KINDS, EngineSettings
+from llm_arena.engines.settings import LOCAL_KINDS, EngineSettings
 from llm_arena.errors import ArenaError, TraceError, UnknownName, UsageError, did_you_mean
 from llm_arena.report.text import ending_line, episode_lines, spec_words, visible
 from llm_arena.types import Trace
@@ -177,7 +177,7 @@ def _play_parser() -> Parser:
         help="switch thinking on or off, where a model's chat template can (default: as the template has it)",
     )
     parser.add_argument(
-        "--engine", choices=KINDS, default="transformers", help="what serves models (default: %(default)s)"
+        "--engine", choices=LOCAL_KINDS, default="transformers", help="what serves models (default: %(default)s)"
     )
     return parser
 

@@ -100,15 +100,22 @@ async def with_clock(act: Coroutine[Any, Any, Action], seconds: float | None) ->
     Args:
         act: the agent's call.
         seconds: how long it may take; None: no limit.
+
+    Raises:
+        EngineError: the clock ran out while the agent's server failed and was asked again, which is no fault of the
+            seat's. Whoever asks again says so by a cause of the cancellation.
     """
     if seconds is None:
         return await act
     try:
         async with asyncio.timeout(seconds) as limit:
             return await act
-    except TimeoutError:
+    except TimeoutError as error:
         if not limit.expired():
             raise
+        cancelled = error.__cause__
+        if cancelled is not None and isinstance(cancelled.__cause__, EngineError):
+            raise cancelled.__cause__ from None
         return Action(reply=Reply("", "timeout"))
 
 

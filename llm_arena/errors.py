@@ -68,6 +68,27 @@ class EngineError(ArenaError, RuntimeError):
     """An engine failed or was closed; episodes that waited for it become void."""
 
 
+class ServerRefusal(EngineError):
+    """A server refuses a request and would refuse it again (400, 401, unknown model); the batch of episodes stops.
+
+    Args:
+        message: what was asked, and the server's words.
+        status: the HTTP status.
+        code: the server's name for what is wrong, such as `context_length_exceeded`; empty if it gave none.
+        kind: its name for the kind of that, the `type` of OpenAI's errors.
+        said: its words, uncut.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str = "", kind: str = "", said: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.kind = kind
+        self.said = said
+
+
 class TrainingError(ArenaError, RuntimeError):
     """Training can't go on: a parity check failed, a resumed configuration differs, weights are not finite."""
 
@@ -108,6 +129,7 @@ __all__ = [
     "ModelError",
     "NameNotFound",
     "NamespaceNotFound",
+    "ServerRefusal",
     "TraceError",
     "TrainingError",
     "UnknownName",

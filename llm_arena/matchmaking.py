@@ -122,7 +122,7 @@ def round_robin(
         if not alone:
             _check_size(spec, contest, entrants)
         seats.append(contest)
-        held.append(_held(spec, roles, officials or {}))
+        held.append(holders(spec, roles, officials or {}))
     matches = []
     for index in range(len(specs) if blocks is None else blocks):
         spec, places, judges = specs[index % len(specs)], seats[index % len(specs)], held[index % len(specs)]
@@ -150,13 +150,22 @@ def round_robin(
     return matches
 
 
-def _held(spec: EnvSpec, roles: Mapping[str, str], officials: Mapping[str, str]) -> dict[str, str]:
-    """Returns who holds each official's seat of a start."""
+def holders(spec: EnvSpec, roles: Mapping[str, str], officials: Mapping[str, str]) -> dict[str, str]:
+    """Returns who holds each official's seat of a start.
+
+    Args:
+        spec: the start.
+        roles: the role of each official's seat, see `seats_of`.
+        officials: who holds them, by role or seat; a seat's own goes before its role's.
+
+    Raises:
+        UsageError: nobody holds one of them.
+    """
     for seat, role in roles.items():
         if not {seat, role} & officials.keys():
             raise UsageError(
                 f'{spec.id}: the role "{role}" takes no part in the contest, so no entrant holds it; name an agent for'
-                f' it, in a board: [games.officials] {role} = "AGENT"'
+                f' it: officials={{"{role}": "AGENT"}}, in a board [games.officials] {role} = "AGENT"'
             )
     return {seat: officials.get(seat, officials.get(role, "")) for seat, role in roles.items()}
 
@@ -188,6 +197,7 @@ def play_matches(
 
     Raises:
         UnknownName: an entrant or official has no agent.
+        ServerRefusal: a model's server refused a request for good; the other matches are cancelled.
     """
     plans = [
         EpisodePlan(
@@ -243,4 +253,4 @@ def _hash64(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-__all__ = ["Match", "match_rows", "play_matches", "round_robin", "row_of", "seated_block", "seats_of"]
+__all__ = ["Match", "holders", "match_rows", "play_matches", "round_robin", "row_of", "seated_block", "seats_of"]

@@ -1,6 +1,7 @@
 """Playing: one episode for a person, or many at once under one bound.
 
-A fault inside an episode makes its trace void, and the other episodes go on.
+A fault inside an episode makes its trace void, and the other episodes go on; but not where a server refuses what it
+would refuse again, in any other episode as well.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 
 from llm_arena.env import ArenaEnv
-from llm_arena.episode import EpisodePlan, run_episode, sampling_seed
-from llm_arena.errors import UsageError
+from llm_arena.episode import EpisodePlan, leaves_of, run_episode, sampling_seed
+from llm_arena.errors import ServerRefusal, UsageError
 from llm_arena.harness import HarnessFunction, HarnessPlan, harness_agents, load_harness
 from llm_arena.registry import make
 from llm_arena.roster import Roster, resolve_roster
@@ -117,6 +118,10 @@ async def play_many(
 
     Returns:
         The traces in the order of `plans`, void ones in their places.
+
+    Raises:
+        ServerRefusal: a model's server refused a request for good (a wrong key, an unknown model). The episode is
+            recorded as void, the others are cancelled.
     """
     traces: dict[int, Trace] = {}
     await _play_all(plans, runtime, traces.__setitem__, on_trace, stop_at_first_error, episode_seconds)
@@ -149,8 +154,10 @@ async def _play_all(
             for position, plan in todo:
                 trace, error = await run_episode(plan, runtime, episode_seconds, delivery.put)
                 keep(position, trace)
-                if error is not None and stop_at_first_error:
-                    raise error
+                if error is not None:
+                    refusals = [leaf for leaf in leaves_of(error) if isinstance(leaf, ServerRefusal)]
+                    if refusals or stop_at_first_error:
+                        raise refusals[0] if refusals else error
                 await delivery.room()
                 await asyncio.sleep(0)
         for idle in waiting:  # nothing is left to play, so nobody needs to wait for a slot

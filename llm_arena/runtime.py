@@ -83,6 +83,7 @@ class Runtime:
         self._slots = asyncio.Semaphore(max_open_episodes)
         self._settings: EngineSettings | None = None
         self._sleeps = sleeps
+        self._common: list[Engine] = []  # those of the runtime's own settings, which may serve any model
         given: list[Engine] = []
         if engine is None or isinstance(engine, str | EngineSettings):
             self._settings = EngineSettings(kind=engine) if isinstance(engine, str) else engine or EngineSettings()
@@ -101,25 +102,39 @@ class Runtime:
         """Returns which engine serves which policies, as JSON, for manifests."""
         return [engine.describe() for engine in self._home.engines]
 
-    def new_engine(self, *, max_batch_rows: int = 64, max_lora_rank: int = 0) -> Engine:
-        """Makes an engine of this runtime's settings for policies that the caller publishes; the runtime closes it.
+    def new_engine(
+        self,
+        *,
+        max_batch_rows: int = 64,
+        max_lora_rank: int = 0,
+        settings: EngineSettings | None = None,
+        sleeps: bool | None = None,
+    ) -> Engine:
+        """Makes an engine for policies that the caller publishes; the runtime closes it.
 
-        For the arguments see `llm_arena.engines.choose.make_engine`.
+        For the arguments see `llm_arena.engines.choose.make_engine`; None is as in this runtime.
 
         Raises:
             MissingExtra, UsageError: it is not installed, or can't have these settings.
         """
         from llm_arena.engines.choose import make_engine
 
+        own = self._settings or EngineSettings()
         engine = make_engine(
-            self._settings or EngineSettings(),
+            settings or own,
             lockstep=self.lockstep,
             max_batch_rows=max_batch_rows,
             max_lora_rank=max_lora_rank,
-            sleeps=self._sleeps,
+            sleeps=self._sleeps if sleeps is None else sleeps,
         )
         self._home.engines.append(engine)
+        if settings in (None, own):
+            self._common.append(engine)
         return engine
+
+    def set_engine(self, settings: EngineSettings) -> None:
+        """Has models that are asked for from now on served by engines of these settings."""
+        self._settings = settings
 
     async def sleep(self) -> None:
         """Has the engines free the GPU that they share with the learner. Nothing may be sampled before `wake`."""
@@ -134,7 +149,7 @@ class Runtime:
     def _sleepers(self) -> list[VllmEngine]:
         from llm_arena.engines.vllm_engine import VllmEngine
 
-        return [engine for engine in self._home.engines if self._sleeps and isinstance(engine, VllmEngine)]
+        return [engine for engine in self._home.engines if isinstance(engine, VllmEngine)]
 
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
         """Runs a coroutine on the runtime's loop and returns its result; for synchronous callers, from any thread.
@@ -263,6 +278,7 @@ class Runtime:
             except BaseException:
                 if self._settings is not None and not engine.describe()["policies"]:
                     self._home.engines.remove(engine)
+                    self._common.remove(engine)
                     await engine.close()
                 raise
         return ServedPolicy(engine, model, chat, context_tokens(directory, engine))
@@ -275,7 +291,7 @@ class Runtime:
         if self._settings is None:
             return self._home.engines[0]
         kind = chosen(self._settings)
-        for engine in self._home.engines:
+        for engine in self._common:
             if engine.name == kind and (not isinstance(engine, VllmEngine) or engine.takes(directory)):
                 return engine
         return self.new_engine()

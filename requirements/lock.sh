@@ -10,7 +10,7 @@ uv=$(realpath "$1")
 cd "$(dirname "$0")"
 root=$(cd .. && pwd)
 work=$root/build/lock
-ours="llm-arena[train,problems,research,tools,openspiel,classic,textarena,export,tensorboard,dev"
+ours="llm-arena[train,problems,research,tools,openai,openspiel,classic,textarena,export,tensorboard,dev"
 
 compile() { # Prints what standard input resolves to; further arguments are options of uv.
     "$uv" pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header --no-annotate \

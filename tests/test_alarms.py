@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from llm_arena.errors import EngineError, TrainingError
 from llm_arena.models import random_model
 from llm_arena.report.run_files import read_run
 from llm_arena.report.summary import notices
-from llm_arena.training.alarms import CHECKS, WINDOW, Alarm, Watch, looked_at, of_error, ringing
+from llm_arena.training.alarms import CHECKS, WINDOW, Alarm, Watch, looked_at, of_error, ringing, turn_of
 from llm_arena.training.config import TrainConfig
+from llm_arena.training.credit import Baselines, assign
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
-from llm_arena.training.metrics import Row
+from llm_arena.training.metrics import Row, of_traces
 from llm_arena.types import Move, Outcome, Reply
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -54,6 +56,14 @@ HEALTHY: Row = {
     "episode_seconds/max": 5.0,
     "overlap": 0.0,
 }
+
+
+def met(rate: float, half: float) -> Row:
+    """Of a step after which the policy met its first self."""
+    ends = {"eval/win_rate_low": rate - half, "eval/win_rate_high": rate + half}
+    return {"eval/matches": 64.0, "eval/win_rate": rate, **ends}
+
+
 NEAR: dict[str, list[list[Row]]] = {
     "out-of-memory": [],
     "context-overflow": [[{"ended/context_overflow": 0.6}] + [{}] * 9],
@@ -77,6 +87,20 @@ NEAR: dict[str, list[list[Row]]] = {
     "replies-cut": [[{"reply/truncated/thinker": 0.89}] * 5, [{"reply/truncated/thinker": 1.0}] * 4],
     "all-guided": [[{"guided_tokens": 9, "loss_mask/role_split/thinker": 0.01}]],
     "role-split": [[{"loss_mask/role_split/verifier": 0.95}] * 10],  # so it was from the start
+    "collapse": [
+        [met(0.9, 0.05), met(0.85, 0.05), met(0.75, 0.05)] + [{}] * 3,  # two falls
+        [met(0.8, 0.1), met(0.78, 0.1), met(0.76, 0.1), met(0.74, 0.1)],  # within its noise
+        [met(0.9, 0.05), met(0.8, 0.05), met(0.82, 0.05), met(0.7, 0.05)],  # not each below the one before
+        [met(0.45, 0.1)],
+        [met(0.3, 0.1), met(0.6, 0.1)],  # it has got over it
+        [{"eval/matches": 0.0, "eval/void": 64.0}],
+        [{"eval/matches": 64.0, "eval/difference": -0.1, "eval/difference_low": -0.3, "eval/difference_high": 0.1}],
+    ],
+    "judge-inconsistent": [
+        [{"judge/pairs": 24.0, "judge/consistency": 0.65}] * 5,
+        [{"judge/pairs": 19.0, "judge/consistency": 0.2}] * 5,  # 95 pairs
+        [{"judge/pairs": 0.0}] * 9,
+    ],
 }
 RINGS: dict[str, list[tuple[list[Row], str]]] = {
     "out-of-memory": [([{"void_out_of_memory": 3}], "3 episodes")],
@@ -105,6 +129,27 @@ RINGS: dict[str, list[tuple[list[Row], str]]] = {
     "replies-cut": [([{"reply/truncated/thinker": 1.0}] * 5, "100% of thinker")],
     "all-guided": [([{"guided_tokens": 9, "loss_mask/role_split/thinker": 0.0}], "every turn of thinker was guided")],
     "role-split": [([{}] * 5 + [{"loss_mask/role_split/verifier": 0.95}] * 5, "95% of the trained tokens")],
+    "collapse": [
+        (
+            [met(0.9, 0.05), {}, met(0.85, 0.05), {}, met(0.8, 0.05), {}, met(0.75, 0.05), {}],
+            "fell in 3 evaluations in a row, 0.90, 0.85, 0.80, 0.75",
+        ),
+        ([{}] * 8 + [met(0.3, 0.1)] + [{}] * 8, "win rate 0.30, at most 0.40"),
+        (
+            [
+                {
+                    "eval/matches": 64.0,
+                    "eval/difference": -0.4,
+                    "eval/difference_low": -0.7,
+                    "eval/difference_high": -0.1,
+                }
+            ],
+            "earns less than the model that it began as: -0.4 on the same starts, at most -0.1",
+        ),
+    ],
+    "judge-inconsistent": [
+        ([{"judge/pairs": 20.0, "judge/consistency": 0.5}] * 5, "of 100 pairs the judge judged 50%")
+    ],
 }
 
 
@@ -145,6 +190,99 @@ def test_checks_look_at_few_rows_and_bear_rows_without_their_metric() -> None:
     assert len(few) == 1 + 2 * WINDOW and ringing(few) == ringing(rows) != []
     assert [looked_at(count) == list(range(count)) for count in (0, 3, 11)] == [True] * 3
     assert ringing([]) == ringing([{"step": 1}] * 20) == []
+
+
+SHARE = "loss_mask/role_split/"
+GUIDED: Row = {"guided_tokens": 9}
+
+
+def turns_of(every: int, a: list[Row], b: list[Row]) -> list[Row]:
+    """Rows of two policies that learn by turns of `every` steps, each with its own changes and trained role."""
+    rows: list[Row] = []
+    first, second = iter(a), iter(b)
+    for step in range(len(a) + len(b)):
+        mine = step // every % 2 == 0
+        who: Row = {"learns/a": float(mine), "learns/b": float(not mine)}
+        trained: Row = {f"{SHARE}thinker": float(mine), f"{SHARE}verifier": float(not mine)}
+        rows += [{"step": step + 1, **HEALTHY, **who, **trained, **next(first if mine else second)}]
+    return rows
+
+
+def watched(rows: list[Row]) -> list[set[str]]:
+    """The alarms of each step, as a run's watch gives them."""
+    watch = Watch((), lambda alarm: None)
+    return [{name.removeprefix("alarm/") for name in watch.look(row)} for row in rows]
+
+
+@pytest.mark.parametrize("every", [1, 5, 10, 20])
+def test_policies_that_learn_by_turns_are_no_alarm(every: int) -> None:
+    """Each turn trains its own role, at an entropy of its own, some turns under a grammar."""
+    said: Row = {**GUIDED, "reply/tokens/verifier": 9.0}
+    sure: Row = {"entropy": 0.05, **said}
+    assert watched(turns_of(every, [said] * 40, [sure] * 40)) == [set()] * 80
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_by_turns_an_alarm_rings_for_the_turn_that_it_is_about(every: int) -> None:
+    """Policy `b` changes in its last 10 steps; rows are compared with the first ones of its own turn."""
+
+    def rings(before: Row, after: Row) -> tuple[list[int], list[Row], str]:
+        rows = turns_of(every, [{}] * 40, [before] * 30 + [after] * 10)
+        marks = watched(rows)
+        at = [step for step, names in enumerate(marks) if names]
+        places = looked_at(at[0] + 1, (), [turn_of(row) for row in rows])
+        [alarm] = ringing([rows[place] for place in places])  # as the run's page does
+        assert {name for names in marks for name in names} == {alarm.name}
+        assert len(places) <= 2 * (1 + 2 * WINDOW) and str(alarm) == str(ringing(rows[: at[0] + 1])[0])
+        return at, rows, alarm.seen
+
+    at, rows, seen = rings({}, {"entropy": 0.05})
+    fifth = [step for step, row in enumerate(rows) if row["entropy"] == 0.05][4]
+    assert at[0] == fifth and all(rows[step]["learns/b"] for step in at)
+    assert seen.startswith("entropy is 0.05 nats per token (last 5 steps in which b learned), and was 2 in the first")
+    at, rows, seen = rings({f"{SHARE}thinker": 0.5, f"{SHARE}verifier": 0.5}, {})
+    assert all(rows[step]["learns/b"] for step in at)
+    assert seen == "100% of the trained tokens are of verifier (last 5 steps in which b learned), and were 50% at first"
+
+
+def test_a_role_that_waits_for_its_turn_is_not_guided() -> None:
+    """It is known once each policy has had a turn: of `b` nothing is trained even then."""
+    said: Row = {**GUIDED, "reply/tokens/verifier": 9.0}
+    rows = turns_of(5, [said] * 10, [{**said, f"{SHARE}verifier": 0.0}] * 10)
+    marks = watched(rows)
+    assert marks[:5] == [set()] * 5 and marks[5:] == [{"all-guided"}] * 15
+    assert "every turn of verifier was guided" in ringing(rows)[0].seen
+
+
+def test_how_alike_judges_judge_is_measured_on_real_matches() -> None:
+    """A script judges alike in both orders, chance one pair in three; and what is not judged has no metric."""
+
+    def row_of(who: str, **game: Any) -> Row:
+        env = llm_arena.make("naming-v0", namers=4, **game)
+        players = {"namer": "random-legal"} | ({"judge": who} if who else {})
+        traces = [llm_arena.play(env, players, seed=seed) for seed in range(8)]
+        credit = assign(traces, by="seat", estimator="none", baselines=Baselines(), learners=lambda trace: ["namer_0"])
+        return of_traces(traces, lambda trace: ["namer_0"], credit)
+
+    alike = row_of("length-judge", judge="seat")
+    assert alike["judge/consistency"] == 1.0 and 40 < alike["judge/pairs"] <= 48  # equal names are not asked about
+    chance = row_of("random-legal", judge="seat")
+    assert chance["judge/consistency"] == pytest.approx(1 / 3, abs=0.2)
+    assert named([{"step": step, **chance} for step in range(4)]) == ["judge-inconsistent"]
+    assert not any(name.startswith("judge/") for name in row_of(""))
+
+
+def test_evaluations_far_apart_are_kept_by_a_watch() -> None:
+    rows = rows_of([met(rate, 0.04) if not step % 20 else {} for step in range(61) for rate in [0.9 - step / 200]])
+    found: list[Alarm] = []
+    watch = Watch((), found.append)
+    marks = [watch.look(row) for row in rows]
+    assert [alarm.name for alarm in found] == ["collapse"] and "0.90, 0.80, 0.70, 0.60" in found[0].seen
+    assert [step for step, mark in enumerate(marks) if mark] == [60]
+    # The run's page looks at the same rows.
+    evaluated = [place for place, row in enumerate(rows) if "eval/matches" in row]
+    assert named([rows[place] for place in looked_at(61, evaluated)]) == ["collapse"]
+    assert looked_at(61, evaluated) == [0, 1, 2, 3, 4, 5, 20, 40, 56, 57, 58, 59, 60]
 
 
 def test_each_kind_is_shown_once_and_stands_in_the_row_of_each_step(capsys: pytest.CaptureFixture[str]) -> None:

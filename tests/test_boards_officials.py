@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import llm_arena
@@ -62,7 +63,9 @@ def test_a_scripted_judge_in_a_seat_gives_the_table_of_the_same_judge_without_on
     assert best["scripted"].wins > 0 and best["random"].wins == 0
     unjudged = {row.id: row for row in plain.matches}
     for row in seated.matches:
-        assert (row.seats, unjudged[row.id].officials) == (unjudged[row.id].seats, {})
+        # seats that judge give no points
+        paid = {seat: msgspec.structs.replace(entry, score=None) for seat, entry in unjudged[row.id].seats.items()}
+        assert (row.seats, unjudged[row.id].officials) == (paid, {})
         [judge] = row.officials.values()
         assert (judge.entrant, judge.role, judge.rank) == ("naming-v0/rubric-judge", "judge", None)
         assert judge.turns in (2, 0)  # equal names are not asked about
@@ -169,10 +172,20 @@ def test_tables_and_secrets_of_officials_are_checked_like_those_of_entrants() ->
         board(game({"judge": {"agent": "random-legal", "api_key": "x"}}))
 
 
+def test_a_judge_that_is_no_better_than_a_coin_is_told() -> None:
+    table = play_board(board(game({"judge": "random-legal"}), matches=80)).tables[0]
+    assert table.judged[0] >= 100 and table.judged[1] < 0.55 * table.judged[0]
+    assert any("alike in both orders, and a coin has 50%" in warning for warning in table.warnings)
+
+
 def test_officials_are_part_of_what_was_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = play_board(board(game()), folder=tmp_path)
-    assert str(found).splitlines()[0] == "naming-v0: 18 of 18 matches, judge: naming-v0/rubric-judge"
-    assert "18 of 18 matches, judge: naming-v0/rubric-judge." in found.to_markdown()
+    pairs, alike = found.tables[0].judged
+    assert pairs == alike == sum(row.judging["pairs"] for row in found.matches) > 0  # a script is not led by places
+    words = f"naming-v0: 18 of 18 matches, judge: naming-v0/rubric-judge, {pairs} of {pairs} pairs judged alike in both"
+    assert str(found).splitlines()[0] == f"{words} orders"
+    assert f"{words.partition(': ')[2]} orders." in found.to_markdown()
+    assert found.to_json()["pools"]["naming-v0"]["judged_alike"] == pairs
     assert found.to_json()["pools"]["naming-v0"]["officials"] == JUDGE
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     held = {"agent": "naming-v0/rubric-judge", "settings": {}, "weights": None}

@@ -14,6 +14,7 @@ import pytest
 
 from llm_arena.boards.board import Board, Entrant, Game
 from llm_arena.boards.evaluate import play_board
+from llm_arena.engines import vllm_engine
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import EngineError
@@ -41,7 +42,10 @@ def kill_later(runtime: Runtime, base: Path, folder: Path) -> None:
             os.kill(engine.pid, signal.SIGKILL)
 
 
-def test_two_models_have_an_engine_each_and_one_that_dies_costs_no_finished_match(tmp_path: Path) -> None:
+def test_two_models_have_an_engine_each_and_one_that_dies_for_good_costs_no_finished_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_engine, "REVIVALS", 0)
     left, right = (
         random_model(tmp_path / name, words=WORDS, hidden_size=64, heads=2, seed=seed)
         for seed, name in enumerate(("left", "right"))

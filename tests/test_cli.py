@@ -272,6 +272,9 @@ def test_key_values() -> None:
 def test_agent_specs() -> None:
     assert agent_spec("llm:folder/x") == "llm:folder/x"
     assert agent_spec("player_0=optimal, player_1=llm:a") == {"player_0": "optimal", "player_1": "llm:a"}
+    servers = "openai:m@http://127.0.0.1:1/?a=b,https://example.org"
+    assert agent_spec(servers) == servers
+    assert agent_spec(f"player_0={servers},player_1=optimal") == {"player_0": servers, "player_1": "optimal"}
     for bad in ("player_0=", "a=b,c", "a=b,a=c"):
         with pytest.raises(UsageError):
             agent_spec(bad)

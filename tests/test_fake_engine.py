@@ -72,3 +72,20 @@ def test_fake_takes_the_vocabulary_of_a_published_folder(tiny_model):
     size = json.loads((tiny_model / "config.json").read_text())["vocab_size"]
     ids = asyncio.run(main()).token_ids
     assert 0.9 * size < max(ids) < size
+
+
+def test_fake_forgets_a_policy(fake_engine):
+    async def main():
+        engine = FakeEngine(policies=["p", "past"])
+        await engine.forget("p")
+        with pytest.raises(UnknownName, match="no policy 'p' was published"):
+            await engine.generate([1], sampling(), "p")
+        with pytest.raises(UnknownName, match="no policy 'p' was published"):
+            await engine.forget("p")
+        await engine.generate([1], sampling(), "past")
+        assert engine.describe()["policies"] == ["past"]
+        await engine.close()
+        with pytest.raises(EngineError, match="closed"):
+            await engine.forget("past")
+
+    asyncio.run(main())

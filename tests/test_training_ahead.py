@@ -30,9 +30,9 @@ from llm_arena.training.labels import train_sequences
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
 from llm_arena.training.planning import LEARNER, Planner, learner_seats
-from llm_arena.training.policies import mask_stale, staleness
 from llm_arena.training.rollouts import overlap, refuse_without_tokens
 from llm_arena.training.sources import DealtSource
+from llm_arena.training.staleness import mask_stale, staleness
 from llm_arena.training.step_settings import step_settings
 from llm_arena.training.sync import Publisher
 from llm_arena.types import EnvSpec, SeatInfo, Trace, Turn

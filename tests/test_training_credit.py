@@ -9,33 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from credit_parts import by_seat, make_trace
 from llm_arena.errors import UsageError
 from llm_arena.training.credit import Baselines, Credit, Estimator, Vote, assign, check, estimate
-from llm_arena.types import Ending, EnvSpec, SeatInfo, Trace
-
-
-def make_trace(id: str, returns: dict[str, float], *, group: str = "g", void: bool = False) -> Trace:
-    """A trace whose seats `<role>_<k>` got `returns`."""
-    seats = {seat: SeatInfo(role=seat.rsplit("_", 1)[0], agent="x", policy="learner") for seat in returns}
-    return Trace(
-        id=id,
-        spec=EnvSpec(id="toy-v0"),
-        seed=0,
-        group=group,
-        seats=seats,
-        returns={} if void else returns,
-        ending=Ending.VOID if void else Ending.TERMINATED,
-    )
-
-
-def by_seat(traces: list[Trace], estimator: Estimator, baselines: Baselines | None = None) -> Credit:
-    return assign(
-        traces,
-        by="seat",
-        estimator=estimator,
-        baselines=baselines or Baselines(),
-        learners=lambda trace: list(trace.seats),
-    )
+from llm_arena.types import EnvSpec, Trace
 
 
 def group_of(rewards: list[float], estimator: Estimator) -> tuple[list[float], Credit]:
@@ -181,13 +158,15 @@ def test_a_running_baseline_holds_no_reward_of_the_same_trace() -> None:
     baselines = Baselines(0.5, bias_correction=False)
     first = by_seat([make_trace("a", {"namer_0": 1.0, "namer_1": -1.0})], "rae", baselines)
     assert first.advantages == {("a", "namer_0"): 1.0, ("a", "namer_1"): -1.0}
-    assert baselines.value("toy-v0", "namer") == pytest.approx(0.5 * 0.5 - 0.5)
+    assert baselines.value("toy-v0", "namer", "learner") == pytest.approx(0.5 * 0.5 - 0.5)
 
 
 def test_every_seat_votes_once_however_many_turns_it_has() -> None:
     baselines = Baselines(0.9)
     by_seat([make_trace("a", {"solver_0": 1.0})], "rae", baselines)
-    assert baselines.state() == [{"env_id": "toy-v0", "role": "solver", "mean": pytest.approx(0.1), "votes": 1}]
+    assert baselines.state() == [
+        {"env_id": "toy-v0", "role": "solver", "policy": "learner", "mean": pytest.approx(0.1), "votes": 1}
+    ]
 
 
 def test_baselines_go_on_after_a_restart() -> None:

@@ -15,9 +15,10 @@ from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
 from llm_arena.models import random_model
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch, checkpoint
-from llm_arena.training.config import LearnerSettings, TrainConfig, differences
+from llm_arena.training.config import LearnerSettings, TrainConfig
 from llm_arena.training.config_parse import parse
 from llm_arena.training.loop import train
+from llm_arena.training.run_identity import differences
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,22 +19,26 @@ from safetensors.torch import load_file
 import llm_arena
 from llm_arena.engines import vllm_start
 from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.env import ArenaEnv
 from llm_arena.errors import UsageError
 from llm_arena.models import random_model
+from llm_arena.tokens import ChatFormat
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch as batches
-from llm_arena.training import checkpoint
+from llm_arena.training import checkpoint, placement
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.credit import Baselines, assign
 from llm_arena.training.labels import train_sequences
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import train
-from llm_arena.training.placement import place, refuse_crowd
+from llm_arena.training.placement import PolicyPlan, place, plan_engines
 from llm_arena.training.planning import learner_seats
 from llm_arena.training.policies import folder_names
 from llm_arena.training.step_settings import step_settings
 from llm_arena.types import Move, Outcome, Reply
+
+co_evolve = importlib.import_module("llm_arena.train.co_evolve").main
 
 WORDS = ["stone", "moon", "river", "house", "golden", "tea", "brew", "corner"]
 
@@ -137,7 +142,7 @@ def test_numbers_are_told_for_each_and_for_all(model: Path, tmp_path: Path) -> N
     assert row["grad_norm"] == max(row["grad_norm/a"], row["grad_norm/b"])
     shares = row["trained_tokens/a"] / row["trained_tokens"], row["trained_tokens/b"] / row["trained_tokens"]
     assert row["entropy"] == pytest.approx(shares[0] * row["entropy/a"] + shares[1] * row["entropy/b"])
-    assert row["max_logprob_gap"] < 1e-4 and "lr/a" not in row
+    assert row["max_logprob_gap"] < 1e-4 and row["lr"] == row["lr/a"] == row["lr/b"] == 1e-2
 
 
 def test_the_final_models_play_against_each_other(model: Path, tmp_path: Path) -> None:
@@ -173,52 +178,126 @@ def test_two_policies_are_refused_names_that_can_be_no_folders() -> None:
             folder_names(pair)
 
 
+def plans(config: TrainConfig, names: str, base: Path) -> list[PolicyPlan]:
+    own = {name: config.of_policy(name) for name in names}
+    chat = ChatFormat.load(base)
+    return [PolicyPlan(name=name, config=one, placed=place(one), base=base, chat=chat) for name, one in own.items()]
+
+
+MEMORY = "gpu_memory_utilization"
+
+
 @pytest.mark.parametrize(
-    ("changes", "policies", "says"),
+    ("names", "frozen", "args", "changes", "shares"),
     [
-        ({}, 1, ""),
-        ({}, 2, r"2 vLLM engines, each with 0\.92 of the same GPU's memory: give each at most 0\.47"),
-        ({"args": '{"gpu_memory_utilization": 0.45}'}, 2, ""),
-        ({"args": '{"gpu_memory_utilization": 0.45}'}, 3, "3 vLLM engines"),
+        ("a", 0, {}, {}, [None]),
+        ("ab", 0, {}, {}, [0.46, 0.46]),
+        ("ab", 1, {}, {}, [0.3, 0.3]),
+        ("ab", 0, {MEMORY: 0.4}, {}, [0.4, 0.4]),
+        ("abc", 0, {}, {"policies": {"c": {"engine": {"devices": "1"}}}}, [0.46, 0.46, None]),
+        ("abc", 0, {}, {"policies": {"c": {"engine": {MEMORY: 0.2}}}}, [0.3, 0.3, 0.2]),
+        ("ab", 0, {}, {"lora_rank": 4}, [None]),  # adapters share one
+        ("abc", 0, {}, {"lora_rank": 4, "policies": {"c": {"lora_rank": 0}}}, [0.46, 0.46]),
     ],
 )
-def test_engines_that_do_not_fit_a_gpu_are_refused(
-    changes: dict[str, str], policies: int, says: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_engines_on_one_gpu_share_its_memory(
+    names: str,
+    frozen: int,
+    args: dict[str, float],
+    changes: dict[str, Any],
+    shares: list[float | None],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(vllm_start, "is_cpu", lambda: False)
-    config = settings(model, tmp_path, engine=EngineSettings(kind="vllm", **changes))
-    if not says:
-        refuse_crowd(config, place(config), policies)
-        return
-    with pytest.raises(UsageError, match=says):
-        refuse_crowd(config, place(config), policies)
+    config = settings(model, tmp_path, engine=EngineSettings(kind="vllm", args=json.dumps(args)), **changes)
+    engines, others = plan_engines(plans(config, names, model), config.engine, frozen)
+    assert [plan.settings.vllm_args().get(MEMORY) for plan in engines] == shares
+    assert [name for plan in engines for name in plan.policies] == list(names)
+    assert others.vllm_args().get(MEMORY, shares[0]) == shares[0]  # so that they may share an engine
 
 
-def test_the_command_in_the_document_works(
+def test_engines_take_turns_with_a_learner_on_less(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_start, "is_cpu", lambda: False)
+    monkeypatch.setattr(placement, "learner_device", lambda devices: torch.device("cuda:0"))
+    config = settings(model, tmp_path, engine=EngineSettings(kind="vllm"))
+    for names, share in (("ab", 0.35), ("abcd", 0.17)):
+        engines, _ = plan_engines(plans(config, names, model), config.engine)
+        assert [(plan.settings.vllm_args()[MEMORY], plan.sleeps) for plan in engines] == [(share, True)] * len(names)
+
+
+def test_engines_that_do_not_fit_a_gpu_are_refused(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_start, "is_cpu", lambda: False)
+    config = settings(model, tmp_path, engine=EngineSettings(kind="vllm", args=json.dumps({MEMORY: 0.45})))
+    plan_engines(plans(config, "ab", model), config.engine)
+    with pytest.raises(UsageError, match=r"3 vLLM engines take 1\.35 of the memory of GPU 0.*most 0\.32 .*--lora-rank"):
+        plan_engines(plans(config, "abc", model), config.engine)
+
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "running.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"```bash\n(.*?)```", DOCUMENT, re.DOTALL)
+SMALL = ["--steps", "1", "--starts-per-step", "1", "--max-new-tokens", "2"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_in_the_document_work(
+    command: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(command.replace("\\\n", " ").replace("smollm2-135m", str(model)))
+    assert words[:3] == ["llm-arena", "train", "co-evolve"]
+    monkeypatch.chdir(tmp_path)
+    assert co_evolve([*words[3:], *SMALL]) == 0
+    final = Path(capsys.readouterr().out.splitlines()[-1])
+    assert sorted(path.name for path in final.iterdir()) in (["a", "b"], ["proposer", "solver"])
+
+
+def test_the_settings_in_the_document_work(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "running.md").read_text(encoding="utf-8")
-    [command] = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    words = shlex.split(command.replace("\\\n", " ").replace("smollm2-135m", str(model)))
-    assert words[:3] == ["llm-arena", "train", "self-play"]
+    [text] = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    other = random_model(tmp_path / "my-models" / "solver", words=WORDS[:4], hidden_size=64, layers=2)
+    (tmp_path / "run.toml").write_text(text.replace("smollm2-135m", str(model)))
     monkeypatch.chdir(tmp_path)
-    main = importlib.import_module("llm_arena.train.self_play").main
-    small = ["--steps", "1", "--starts-per-step", "1", "--max-new-tokens", "2", "--engine.kind", "transformers"]
-    assert main([*words[3:], *small]) == 0
+    assert co_evolve(["--config", "run.toml", *SMALL]) == 0
     final = Path(capsys.readouterr().out.splitlines()[-1])
-    assert sorted(path.name for path in final.iterdir()) == ["a", "b"]
+    shapes = {
+        name: {key: tensor.shape for key, tensor in load_file(folder / "model.safetensors").items()}
+        for name, folder in {"proposer": final / "proposer", "solver": final / "solver", "m": model, "o": other}.items()
+    }
+    assert shapes["proposer"] == shapes["m"] != shapes["o"] == shapes["solver"]
+    assert [path.name for path in (final.parent / "adapter").iterdir()] == ["proposer"]
+    rows = [json.loads(line) for line in (final.parent / "metrics.jsonl").read_text().splitlines()]
+    assert [(row["lr/proposer"], row["lr/solver"], row["learns/proposer"]) for row in rows] == [(1e-4, 1e-5, 1.0)]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("changes", [{}, {"lora_rank": 4, "publish": "adapter"}], ids=["full", "adapters"])
-def test_soak_two_policies_on_vllm(changes: dict[str, Any], tmp_path: Path) -> None:
-    """Full weights take an engine each, adapters share one; both while batches are played ahead."""
+@pytest.mark.parametrize("rank", [0, 4], ids=["full", "adapters"])
+def test_soak_two_policies_on_vllm(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full weights take an engine each, adapters and their frozen base share one; batches are played ahead."""
+    made: list[VllmEngine] = []
+    make: Any = VllmEngine.__init__
+
+    def noting(self: VllmEngine, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        made.append(self)
+
+    monkeypatch.setattr(VllmEngine, "__init__", noting)
     model = random_model(tmp_path / "model", words=WORDS, heads=2, tie_word_embeddings=True, initializer_range=0.12)
     engine = EngineSettings(kind="vllm", args='{"max_model_len": 512}')
-    more = {"engine": engine, "max_staleness": 1, "probe_every": 1, "kl_weight": 0.0}
-    result = train(settings(model, tmp_path / "run", **more, **changes), script="t", progress=False)
+    more: dict[str, Any] = {"engine": engine, "max_staleness": 1, "probe_every": 1, "kl_weight": 0.0}
+    if rank:
+        roster = {"namer_0": "learner:a", "namer_1": "learner:b", "namer_2": f"llm:{model}"}
+        more |= {"lora_rank": rank, "publish": "adapter", "roster": roster}
+    result = train(settings(model, tmp_path / "run", **more), script="t", progress=False)
+    assert len(made) == (1 if rank else 2)
     assert max(row["probe_gap"] for row in result.rows[:-1]) <= 1e-4
     traces = read_traces(tmp_path / "run" / "traces.jsonl")
-    assert [{turn.min_version for turn in trace.turns} for trace in traces] == [{0}] * 6 + [{1}] * 3
+    versions = [{turn.min_version for turn in trace.turns if turn.seat != "namer_2"} for trace in traces]
+    assert versions == [{0}] * 6 + [{1}] * 3
     assert not equal(result.models["learner:a"], result.models["learner:b"])
     assert result.rows[-1]["staleness"] == 1

@@ -17,9 +17,10 @@ import torch
 
 from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
 from llm_arena.training import checkpoint
-from llm_arena.training.config import TrainConfig, differences, fingerprint
+from llm_arena.training.config import TrainConfig
 from llm_arena.training.config_parse import parse
 from llm_arena.training.run_folder import RunFolder
+from llm_arena.training.run_identity import differences, fingerprint
 from llm_arena.training.sources import DealtSource, ListSource, derive_seed, digest, env_arguments, read_starts
 from llm_arena.training.whole_folder import write_whole
 
@@ -147,6 +148,9 @@ def test_schedules_are_functions_of_the_step() -> None:
     assert [config.lr_at(step) for step in (0, 1, 5, 10)] == pytest.approx([0.5, 0.9, 0.5, 0.0])
     assert [config.entropy_at(step) for step in (0, 5, 10)] == pytest.approx([0.2, 0.15, 0.1])
     assert TrainConfig(lr=0.3).lr_at(20) == 0.3
+    # the warm-up goes by what a policy has learned itself, the end by the run
+    assert [config.lr_at(step, 0) for step in (0, 5, 10)] == pytest.approx([0.5, 0.25, 0.0])
+    assert [config.lr_at(step, learned) for step, learned in ((5, 1), (6, 5))] == pytest.approx([0.5, 0.4])
 
 
 def test_the_fingerprint_sees_what_the_weights_depend_on() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import llm_arena
+from llm_arena.engines import vllm_engine
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import EngineError, TrainingError, UsageError
@@ -80,9 +82,45 @@ def test_a_run_is_token_exact_and_its_model_loads(
         assert max(float((trained[name] - state[name]).abs().max()) for name in trained) <= 1e-5
 
 
-def test_the_engine_dies_in_mid_run_and_the_same_command_goes_on(
+@pytest.mark.parametrize("kind", ["full", pytest.param("adapter", marks=pytest.mark.soak)])
+def test_the_engine_dies_in_mid_run_and_the_run_goes_on(
+    kind: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = VllmEngine.generate
+    calls, lost, pids = 0, 0, set()
+
+    async def dies(self: VllmEngine, *arguments: Any) -> Any:
+        nonlocal calls, lost
+        calls += 1
+        answer = asyncio.ensure_future(original(self, *arguments))
+        if calls == 40:  # in the second or third step
+            await asyncio.sleep(0)  # it is sent
+            assert self.pid is not None
+            os.kill(self.pid, signal.SIGKILL)
+        pids.add(self.pid)
+        try:
+            return await answer
+        except EngineError:
+            lost += 1
+            raise
+
+    changes = {"lora_rank": 4, "publish": "adapter"} if kind == "adapter" else {}
+    monkeypatch.setattr(VllmEngine, "generate", dies)
+    result = train(settings(model, tmp_path / "run", max_open_episodes=2, **changes), script="t", progress=False)
+    assert result.steps == 3
+    assert len(pids) == 2
+    traces = list(read_traces(tmp_path / "run" / "traces.jsonl"))
+    assert 1 <= lost <= 2  # so many episodes were open; they are played once more
+    assert [trace.void for trace in traces] == [False] * 24
+    assert [row["void"] for row in result.rows] == [0, 0, 0]
+    assert result.max_logprob_gap <= 1e-4  # of every step: what is trained on is what was served
+    assert max(row["probe_gap"] for row in result.rows[:-1]) <= 1e-4
+
+
+def test_the_engine_dies_too_often_in_mid_run_and_the_same_command_goes_on(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(vllm_engine, "REVIVALS", 0)
     original = VllmEngine.generate
     calls = 0
 

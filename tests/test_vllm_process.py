@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -120,6 +122,52 @@ def test_closing_while_it_starts_leaves_no_process(tied: Path) -> None:
     assert time.monotonic() - began < 15
     assert len(caught) == 1 and isinstance(caught[0], asyncio.CancelledError | EngineError)
     assert engines() == before
+
+
+def test_a_process_that_dies_as_soon_as_it_answered_is_an_error(
+    tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    log, given_up, ended = tmp_path / "log", threading.Event(), []
+    client = SimpleNamespace(shutdown=lambda timeout: ended.append(timeout))
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", lambda _: client)  # and no process is there
+    log.write_text("(EngineCore pid=7) RuntimeError: no memory left\n")
+    for says in (
+        r"vLLM did not start: RuntimeError: no memory left \(all it said is in",
+        "was closed while it started",
+    ):
+        with pytest.raises(EngineError, match=says):
+            vllm_start.start({"model": str(tied)}, log=log, devices=None, given_up=given_up)
+        given_up.set()
+    assert len(ended) == 2
+
+
+def test_on_a_cpu_nothing_is_compiled_unless_asked_and_the_environment_is_as_before(
+    tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    seen = []
+
+    def started(_: Any) -> Any:
+        seen.append(os.environ.get("TORCHDYNAMO_DISABLE"))
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", started)
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
+    for eager, own in ((True, None), (False, None), (True, "0")):
+        if own is not None:
+            monkeypatch.setenv("TORCHDYNAMO_DISABLE", own)
+        with pytest.raises(EngineError, match="enough"):
+            vllm_start.start(
+                {"model": str(tied), "enforce_eager": eager},
+                log=tmp_path / "log",
+                devices=None,
+                given_up=threading.Event(),
+            )
+        assert os.environ.get("TORCHDYNAMO_DISABLE") == own
+    assert seen == ["1", None, "0"]
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------------

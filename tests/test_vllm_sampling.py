@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM
 
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.settings import EngineSettings
-from llm_arena.engines.vllm_engine import KEPT_VERSIONS, VllmEngine, sampled_logprobs
+from llm_arena.engines.vllm_adapters import KEPT_VERSIONS
+from llm_arena.engines.vllm_engine import VllmEngine
+from llm_arena.engines.vllm_sampling import sampled_logprobs
 from llm_arena.errors import EngineError, TrainingError, UnknownName
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
@@ -185,7 +187,7 @@ def test_only_the_newest_versions_stay_loaded(shared: Served, adapters: list[Pat
         shared.ask(["often@0"])
     assert len(shared.ask(["often@1"])) == len(PROMPTS)
     loaded = shared.runtime.run(shared.client.list_loras())
-    known = [adapter for versions in shared.engine._adapters.values() for adapter in versions.values()]
+    known = [adapter for versions in shared.engine._adapters._policies.values() for adapter in versions.values()]
     assert len(loaded) == len(known) + 1  # and the one that changes nothing
 
 
@@ -252,7 +254,7 @@ def test_parity_catches_a_swapped_adapter(shared: Served, tied: Path, tmp_path: 
         shake(learner)
         publisher.publish(version)
         assert check(publisher, version) <= 1e-4
-    versions = shared.engine._adapters["trained"]
+    versions = shared.engine._adapters._policies["trained"]
     versions[0], versions[1] = versions[1], versions[0]
     with pytest.raises(TrainingError, match="does not serve the new weights"):
         check(publisher, 1)

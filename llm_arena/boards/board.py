@@ -196,7 +196,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
         found = {}
         for game in self.games:
             specs, seats = game.specs(), game.contest()
-            _check_officials(game, specs)
+            check_officials(game, specs)
             alone = game.seated() == "self"
             found[game.pool] = round_robin(
                 specs,
@@ -287,8 +287,12 @@ def entrant_table(item: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     return {"name": item.get("name", item["agent"]), "agent": item["agent"], "settings": settings}
 
 
-def _check_officials(game: Game, specs: Iterable[EnvSpec]) -> None:
-    """Refuses officials that no start has a seat for."""
+def check_officials(game: Game, specs: Iterable[EnvSpec]) -> None:
+    """Refuses officials that no start has a seat for.
+
+    Raises:
+        UnknownName: there is one.
+    """
     known = [name for spec in specs for seat, role in seats_of(spec)[1].items() for name in (role, seat)]
     for name in game.officials:
         if name not in known:
@@ -339,6 +343,7 @@ __all__ = [
     "Game",
     "Seating",
     "board_of",
+    "check_officials",
     "digest",
     "entrant_table",
     "read_board",

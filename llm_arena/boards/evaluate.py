@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llm_arena.agent import Agent
 from llm_arena.boards.board import Board, BoardError, Entrant, Game, entrant_table
@@ -27,6 +27,7 @@ from llm_arena.runtime import Runtime
 from llm_arena.trace_file import TraceWriter
 from llm_arena.types import EnvSpec, Failure, Json, Trace
 
+_T = TypeVar("_T")
 _DEAD = 3
 """So many matches in a row that the engine of one model voids mean that it is gone."""
 
@@ -127,20 +128,61 @@ def play_board(
         As `evaluate`.
     """
     schedule = board.schedule()
+
+    def finish(rows: Iterable[MatchRow]) -> Leaderboard:
+        found = tabulate(board, schedule, rows, folder)
+        if folder is not None:
+            found.save(folder)
+        return found
+
+    return play_schedule(
+        board,
+        schedule,
+        finish,
+        folder=folder,
+        objects=objects or {},
+        fresh=fresh,
+        runtime=runtime,
+        show_progress=show_progress,
+    )
+
+
+def play_schedule(
+    board: Board,
+    schedule: Mapping[str, list[Match]],
+    finish: Callable[[Iterable[MatchRow]], _T],
+    *,
+    folder: Path | None,
+    objects: Mapping[str, Agent],
+    fresh: bool,
+    runtime: Runtime | None,
+    show_progress: bool,
+) -> _T:
+    """Plays what a folder lacks of the matches of each pool, and returns what `finish` makes of all rows.
+
+    Args:
+        board: who plays what; its own schedule plays no part.
+        schedule: the matches of each of its games.
+        finish: called with the rows while the folder is held.
+        folder: where matches and traces are kept; None: nowhere.
+        objects: agents of entrants that are no agent strings, by name.
+        fresh: delete what the folder has of an earlier board.
+        runtime: where to play; None makes one with the board's engine.
+        show_progress: on standard error.
+
+    Raises:
+        As `evaluate`.
+    """
     with contextlib.ExitStack() as stack:
         if runtime is None:
             runtime = stack.enter_context(Runtime(engine=board.engine))
-        players = _players(board, objects or {}, runtime)
+        players = _players(board, objects, runtime)
         if folder is None:
             rows: dict[str, MatchRow] = {}
             _play(schedule, players, runtime, rows, _remember(schedule, rows), show_progress)
-            return tabulate(board, schedule, rows.values())
+            return finish(rows.values())
         weights = _weights(
-            {
-                name: agent
-                for name, agent in players[board.games[0].pool].entrants.items()
-                if name not in (objects or {})
-            }
+            {name: agent for name, agent in players[board.games[0].pool].entrants.items() if name not in objects}
         )
         manifest = Manifest.of(board, weights, {pool: _weights(found.officials) for pool, found in players.items()})
         with _open(folder, manifest, schedule, fresh=fresh) as file:
@@ -155,9 +197,7 @@ def play_board(
                         _save_engines(manifest, folder, runtime, players)
                     raise
                 _save_engines(manifest, folder, runtime, players)
-            found = tabulate(board, schedule, file.rows.values(), folder)
-            found.save(folder)
-    return found
+            return finish(file.rows.values())
 
 
 @contextlib.contextmanager
@@ -344,4 +384,4 @@ def _once(entrants: Sequence[str]) -> Sequence[str]:
     return entrants
 
 
-__all__ = ["evaluate", "play_board"]
+__all__ = ["evaluate", "play_board", "play_schedule"]

@@ -89,7 +89,9 @@ def to_csv(rows: Iterable[Row]) -> str:
 
 def _played(table: Table) -> str:
     officials = "".join(f", {name}: {holder}" for name, holder in table.officials.items())
-    return f"{table.played} of {table.planned} matches{officials}"
+    pairs, alike = table.judged
+    judged = f", {alike} of {pairs} pairs judged alike in both orders" if pairs else ""
+    return f"{table.played} of {table.planned} matches{officials}{judged}"
 
 
 def _cells(table: Table) -> list[tuple[str, ...]]:

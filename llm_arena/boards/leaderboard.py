@@ -71,6 +71,8 @@ class Leaderboard:
                     "played": table.played,
                     "void": table.void,
                     "officials": dict(table.officials),
+                    "judged_pairs": table.judged[0],
+                    "judged_alike": table.judged[1],
                     "warnings": table.warnings,
                     "rows": msgspec.to_builtins(table.rows),
                     "model": table.model,

@@ -15,6 +15,7 @@ from llm_arena.rating import MatchRow, Record, records
 from llm_arena.rating.bradley_terry import Array, Fit, PriorSd, bootstrap, fit
 from llm_arena.rating.comparisons import Comparisons, comparisons
 from llm_arena.rating.ladder import CONFIDENCE, Rating, bootstrap_ends, ladder, rank_bounds, shared_level
+from llm_arena.training.findings import CONSISTENT, FEWEST_PAIRS
 from llm_arena.types import Json
 
 PROVISIONAL_POINTS = 150.0
@@ -83,6 +84,8 @@ class Table:
     void: int
     officials: Mapping[str, str] = field(default_factory=dict)
     """Who held the seats that take no part in the contest, by role or seat."""
+    judged: tuple[int, int] = (0, 0)
+    """Pairs that judges judged in both orders, and of these those judged alike; 0 where the game counts none."""
     warnings: list[str] = field(default_factory=list)
     model: dict[str, Json] | None = None
     """What the ratings come from, as JSON: parameters, covariances, convergence."""
@@ -135,6 +138,12 @@ def make_table(
     rated = not alone and (len(games.first) > 0 or not alive)
     counts = records(rows)
     warnings = _warnings(rows, planned - len(alive), untraced)
+    judged = (_judged(alive, "pairs"), _judged(alive, "consistent"))
+    if judged[0] >= FEWEST_PAIRS and judged[1] < CONSISTENT * judged[0]:
+        warnings.append(
+            f"the judges judged {judged[1] / judged[0]:.0%} of the pairs alike in both orders, and a coin has 50%: what"
+            " they decided is mostly chance; seat a stronger judge"
+        )
     model = None
     found: list[Row] = []
     if rated:
@@ -181,9 +190,14 @@ def make_table(
         played=len(alive),
         void=void,
         officials=officials or {},
+        judged=judged,
         warnings=warnings,
         model=model,
     )
+
+
+def _judged(rows: Iterable[MatchRow], name: str) -> int:
+    return sum(row.judging.get(name, 0) for row in rows)
 
 
 def _sums(rows: Iterable[MatchRow], names: Iterable[str]) -> dict[str, _Sums]:

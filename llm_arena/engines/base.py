@@ -42,7 +42,7 @@ class Engine(Protocol):
             prompt_ids: all ids of the context [P], P >= 1.
             sampling: how to sample.
             policy: id of a policy that was published to this engine. Where an engine keeps older versions of an
-                adapter, `NAME@3` is version 3 of `NAME`.
+                adapter, `NAME@3` is version 3 of `NAME`, unless a policy was published under just that id.
 
         Raises:
             EngineError: the engine failed or was closed.
@@ -55,6 +55,17 @@ class Engine(Protocol):
         """Takes the weights of `policy` from a safetensors model folder (or an adapter's), as version `version`.
 
         Completions that start after `publish` returns are sampled from the new weights.
+        """
+        ...
+
+    async def forget(self, policy: str) -> None:
+        """Drops a policy that was published, and frees its weights once its running requests have ended.
+
+        New requests for it are refused at once. The id may be published anew.
+
+        Raises:
+            EngineError: its weights can't be dropped, for other policies need them; or the engine was closed.
+            UnknownName: no such policy.
         """
         ...
 

@@ -40,7 +40,8 @@ class BatchingEngine(ABC):
     """Collects concurrent requests into batches and runs them, one batch at a time, in a thread of its own.
 
     With a lockstep, a batch starts when every activity waits for the engine or has ended. Without, it takes whatever is
-    queued when the thread is free. A subclass brings `_load`, `_sample`, `_check` and `_release`.
+    queued when the thread is free. A subclass brings `_load`, `_sample`, `_check` and `_release`; and `_drop`, if it
+    holds weights.
 
     Args:
         lockstep: the counter of activities, shared with whoever plays; None to batch by time of arrival.
@@ -55,6 +56,8 @@ class BatchingEngine(ABC):
         self._max_batch_rows = max_batch_rows
         self._versions: dict[str, int] = {}
         self._queue: list[Request] = []
+        self._unanswered: set[Request] = set()
+        self._leaving: set[str] = set()
         self._round: asyncio.Task[None] | None = None
         self._closed = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"llm-arena-{self.name}")
@@ -64,6 +67,9 @@ class BatchingEngine(ABC):
     @abstractmethod
     def _load(self, policy: str, directory: Path) -> None:
         """Takes weights; called in the worker thread. Raises EngineError and leaves the old weights if it can't."""
+
+    def _drop(self, policy: str) -> None:  # noqa: B027 - an engine without weights of its own has nothing to do
+        """Frees the weights of a policy; called in the worker thread."""
 
     @abstractmethod
     def _sample(self, policy: str, rows: Sequence[Request]) -> list[Completion]:
@@ -80,10 +86,7 @@ class BatchingEngine(ABC):
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Samples one completion, together with whatever else is asked for now; see `Engine.generate`."""
         self._refuse_if_closed()
-        if policy not in self._versions:
-            raise UnknownName(
-                f"no policy {policy!r} was published to the {self.name} engine.{did_you_mean(policy, self._versions)}"
-            )
+        self._refuse_unknown(policy)
         if sampling.max_new_tokens < 1 or not 0 <= sampling.temperature < float("inf"):
             raise EngineError(
                 f"cannot sample {sampling.max_new_tokens} tokens at temperature {sampling.temperature}; "
@@ -95,6 +98,7 @@ class BatchingEngine(ABC):
         counted = self.lockstep is not None and not self.lockstep.idle
         request = Request(list(prompt_ids), sampling, policy, loop.create_future(), counted)
         self._queue.append(request)
+        self._unanswered.add(request)
         if self.lockstep is not None and counted:
             self.lockstep.leave()
         else:
@@ -103,6 +107,7 @@ class BatchingEngine(ABC):
             return await request.future
         finally:
             request.dropped = True
+            self._unanswered.discard(request)
             if request in self._queue:
                 self._queue.remove(request)
             self._count_again(request)
@@ -116,6 +121,22 @@ class BatchingEngine(ABC):
         self._refuse_if_closed()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._worker, partial(self._load_version, policy, Path(directory), version))
+
+    async def forget(self, policy: str) -> None:
+        """Refuses new requests for `policy` at once, and frees its weights after the others; see `Engine.forget`."""
+        self._refuse_if_closed()
+        self._refuse_unknown(policy)
+        self._leaving.add(policy)
+        try:
+            while policy in self._leaving and (
+                waiting := [request.future for request in self._unanswered if request.policy == policy]
+            ):
+                await asyncio.wait(waiting)
+                await asyncio.sleep(0)  # their senders take them off the list
+            if not self._closed:
+                await asyncio.get_running_loop().run_in_executor(self._worker, partial(self._drop_version, policy))
+        finally:
+            self._leaving.discard(policy)
 
     async def close(self) -> None:
         """Stops sampling, answers everybody who waits with `EngineError`, and frees the weights."""
@@ -136,10 +157,24 @@ class BatchingEngine(ABC):
         if self._closed:
             raise EngineError(f"the {self.name} engine is closed; make a new one")
 
+    def _refuse_unknown(self, policy: str) -> None:
+        known = self._versions.keys() - self._leaving
+        if policy not in known:
+            raise UnknownName(
+                f"no policy {policy!r} was published to the {self.name} engine.{did_you_mean(policy, sorted(known))}"
+            )
+
     def _load_version(self, policy: str, directory: Path, version: int) -> None:
         """Runs in the worker thread, hence never in the middle of a batch."""
         self._load(policy, directory)
+        self._leaving.discard(policy)  # published anew while it waited to be forgotten: it stays
         self._versions[policy] = version
+
+    def _drop_version(self, policy: str) -> None:
+        """Runs in the worker thread."""
+        if policy in self._leaving:
+            del self._versions[policy]
+            self._drop(policy)
 
     def _pump(self) -> None:
         """Starts a round if it is time for one."""

@@ -9,11 +9,12 @@ from typing import Literal
 from llm_arena.engines import vllm_start
 from llm_arena.engines.base import Engine
 from llm_arena.engines.settings import EngineSettings
+from llm_arena.engines.urls import server_urls
 from llm_arena.lockstep import Lockstep
 from llm_arena.model_sources import missing_train
 
 
-def chosen(settings: EngineSettings) -> Literal["transformers", "vllm"]:
+def chosen(settings: EngineSettings) -> Literal["transformers", "vllm", "openai"]:
     """Returns the engine that the settings come to on this machine."""
     if settings.kind == "auto":
         return "vllm" if vllm_start.installed() else "transformers"
@@ -22,6 +23,8 @@ def chosen(settings: EngineSettings) -> Literal["transformers", "vllm"]:
 
 def words(settings: EngineSettings) -> str:
     """Returns one line that says which engine it is, and why if `auto` chose it."""
+    if settings.kind == "openai":
+        return f"engine: {', '.join(server_urls(settings.url))}, over HTTP"
     if chosen(settings) == "vllm":
         return f"engine: vLLM {vllm_version()}, in a process of its own that takes 15 to 30 s to start"
     if settings.kind == "auto":
@@ -61,6 +64,10 @@ def make_engine(
         MissingExtra: the engine is not installed.
         UsageError: it can't have these settings.
     """
+    if settings.kind == "openai":
+        from llm_arena.engines.openai_engine import OpenAIEngine
+
+        return OpenAIEngine(settings.url)
     if chosen(settings) == "vllm":
         from llm_arena.engines.vllm_engine import VllmEngine
 

@@ -115,6 +115,14 @@ class FakeEngine:
             self._vocab_size = int(json.loads(config.read_text(encoding="utf-8")).get("vocab_size", self._vocab_size))
         self._versions[policy] = version
 
+    async def forget(self, policy: str) -> None:
+        """Drops the policy; see `Engine.forget`."""
+        if self._closed:
+            raise EngineError("the fake engine is closed")
+        if policy not in self._versions:
+            raise UnknownName(f"no policy {policy!r} was published.{did_you_mean(policy, self._versions)}")
+        del self._versions[policy]
+
     async def close(self) -> None:
         """Refuses calls from now on."""
         self._closed = True

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from llm_arena.engines.urls import server_urls
 from llm_arena.errors import UsageError
 
-EngineKind = Literal["transformers", "vllm", "auto"]
+EngineKind = Literal["transformers", "vllm", "auto", "openai"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
+LOCAL_KINDS = tuple(kind for kind in KINDS if kind != "openai")
+"""Kinds that need no address: a model on a server is named by its agent, `openai:MODEL@URL`."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
@@ -20,7 +23,11 @@ class EngineSettings:
     """Which engine serves the models, where, and how."""
 
     kind: EngineKind = "transformers"
-    """`transformers`: in this process. `vllm`: in a process of its own. `auto`: vLLM where it is installed."""
+    """`transformers`: in this process. `vllm`: in a process of its own. `auto`: vLLM where it is installed. `openai`:
+    on servers that were started before, see `url`."""
+    url: str = ""
+    """Where the servers are, for `openai`: one address or several with commas between, e.g. `http://127.0.0.1:8000`.
+    All of them serve the same. A key comes from the environment variable OPENAI_API_KEY."""
     devices: str = "auto"
     """CUDA devices of the engine, e.g. `1` or `1,2` (vLLM splits each model over them); `cpu`; or `auto`."""
     dtype: Dtype = "auto"
@@ -44,9 +51,21 @@ class EngineSettings:
         if self.dtype not in DTYPES:
             raise UsageError(f"engine.dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         self.cuda_devices()
-        if self.vllm_args() and self.kind == "transformers":
+        if self.vllm_args() and self.kind in ("transformers", "openai"):
             name = next(iter(self.vllm_args()))
-            raise UsageError(f"engine.{name} is an argument of vLLM, and engine.kind is transformers; set it to vllm")
+            raise UsageError(
+                f"engine.{name} is an argument of vLLM, and engine.kind is {self.kind}; "
+                + ("give it to the server" if self.kind == "openai" else "set it to vllm")
+            )
+        if self.kind == "openai":
+            if not isinstance(self.url, str) or not self.url:
+                raise UsageError(
+                    'engine.kind openai needs engine.url, the address of a server, e.g. "http://127.0.0.1:8000"; '
+                    "start one with: llm-arena serve MODEL"
+                )
+            server_urls(self.url)
+        elif self.url:
+            raise UsageError(f"engine.url is for engine.kind openai, and engine.kind is {self.kind}; set it to openai")
 
     def with_args(self, args: Mapping[str, Any]) -> EngineSettings:
         """Returns these settings with more of vLLM's own arguments."""

@@ -107,6 +107,9 @@ class TransformersEngine(BatchingEngine):
         use_onednn(model)
         return model
 
+    def _drop(self, policy: str) -> None:
+        del self._models[policy], self._configs[policy]
+
     def _check(self, policy: str, prompt_ids: list[int], sampling: Sampling) -> None:
         if sampling.grammar is not None:
             raise UsageError("the transformers engine samples freely; a grammar needs --engine vllm")

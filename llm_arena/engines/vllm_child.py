@@ -17,6 +17,8 @@ import time
 
 LOG_VARIABLE = "LLM_ARENA_ENGINE_LOG"
 """Environment variable with the file for the child's output; unset leaves the output where it is."""
+PARENT_VARIABLE = "LLM_ARENA_ENGINE_PARENT"
+"""Environment variable with the id of the process that started the child."""
 WATCH_SECONDS = 1.0
 """How often the child looks whether its parent is there."""
 
@@ -31,7 +33,9 @@ def settle() -> None:
         os.close(handle)
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()
-    threading.Thread(target=_watch, args=(os.getppid(),), name="llm-arena-parent-watch", daemon=True).start()
+    # A parent that is gone by now has left us to another. The variable is not for our own children: we are theirs.
+    parent = int(os.environ.pop(PARENT_VARIABLE, os.getppid()))
+    threading.Thread(target=_watch, args=(parent,), name="llm-arena-parent-watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:

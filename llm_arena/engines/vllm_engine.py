@@ -4,6 +4,9 @@ One engine serves one base model. With `max_lora_rank` it serves adapters of tha
 name, id and folder of its own: vLLM keys its prefix cache by the adapter's name and path, so versions never share
 stale keys and values, need no reset, and older ones go on serving. A second full-weight model needs a second engine.
 
+A process that was killed (by the kernel, when memory ran out) is started anew, a few times, by the next request or
+publication, with the weights that were published last. What it was working on is lost.
+
 vLLM is not repeatable under batching: which requests share a batch depends on time, and with it the last digits of
 logits. Recorded actions replay exactly; sampling them anew may not.
 """
@@ -12,42 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
+import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llm_arena.engines import vllm_grammars, vllm_start
+from llm_arena.engines import vllm_grammars, vllm_sampling, vllm_start
 from llm_arena.engines.base import Sampling
+from llm_arena.engines.kept_files import KeptFiles
 from llm_arena.engines.settings import EngineSettings
-from llm_arena.engines.vllm_process import NAP_SECONDS, VllmProcess
-from llm_arena.engines.weight_folders import (
-    computation,
-    refuse_foreign_adapter,
-    refuse_unfit,
-    tensor_shapes,
-    write_null_adapter,
-)
+from llm_arena.engines.vllm_adapters import Adapter, Adapters
+from llm_arena.engines.vllm_process import VllmProcess
+from llm_arena.engines.weight_folders import computation, refuse_foreign_adapter, refuse_unfit, tensor_shapes
 from llm_arena.errors import EngineError, UnknownName, did_you_mean
 from llm_arena.threads import in_thread
 from llm_arena.types import Completion
 
-COLDEST = 0.01
-"""Lowest temperature above 0 that vLLM samples at."""
-KEPT_VERSIONS = 8
-"""So many versions of an adapter stay loaded, the newest; the others are unloaded."""
+REVIVALS = 3
+"""So often the process of one engine is started anew."""
 
-
-@dataclass
-class _Adapter:
-    """One version of an adapter as vLLM knows it."""
-
-    request: Any
-    folder: Path
-    users: int = 0
-    "Requests that sample from it now."
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -60,6 +49,8 @@ class _Base:
     shapes: dict[str, tuple[int, ...]]
     owner: str
     version: int
+    files: KeptFiles
+    "With the weights that are served."
     replaced: bool = False
     "Whether other weights than those of the start are served."
     aliases: set[str] = field(default_factory=set)
@@ -89,10 +80,8 @@ class VllmEngine:
         self._sleeps = sleeps
         self._process = VllmProcess()
         self._base: _Base | None = None
-        self._adapters: dict[str, dict[int, _Adapter]] = {}
-        self._null: _Adapter | None = None
+        self._adapters = Adapters(self._process)
         self._numbers = itertools.count(1)
-        self._adapter_numbers = itertools.count(1)
         self._publishing = asyncio.Lock()
         self._open = asyncio.Event()
         self._open.set()
@@ -117,15 +106,16 @@ class VllmEngine:
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling, policy: str) -> Completion:
         """Samples one completion; see `Engine.generate`. `NAME@3` asks for version 3 of the adapter `NAME`."""
-        self._process.refuse_if_dead()
-        await self._open.wait()  # full weights are being exchanged
-        self._process.refuse_if_dead()
+        await self._serving()
         version, adapter = self._resolve(policy)
-        self._check(prompt_ids, sampling, policy)
+        vocabulary = self._process.client.model_config.get_vocab_size()
+        vllm_sampling.check(
+            prompt_ids, sampling, policy=policy, vocabulary=vocabulary, longest=self.max_context_tokens, end=self._end
+        )
         if adapter is not None:
             adapter.users += 1
         try:
-            output = await self._process.call(self._sample(prompt_ids, sampling, adapter))
+            return await self._process.call(self._sample(prompt_ids, sampling, version, adapter))
         except EngineError as error:
             refusal = vllm_grammars.refusal(error.__cause__, sampling.grammar)
             if refusal is None:
@@ -134,59 +124,88 @@ class VllmEngine:
         finally:
             if adapter is not None:
                 adapter.users -= 1
-        [choice] = output.outputs
-        if choice.finish_reason not in ("stop", "length"):
-            raise EngineError(f"vLLM ended a request with {choice.finish_reason!r}")
-        token_ids = list(choice.token_ids)
-        return Completion(
-            token_ids=token_ids,
-            logprobs=sampled_logprobs(token_ids, choice.logprobs),
-            finish=choice.finish_reason,
-            min_version=version,
-            max_version=version,
-            guided=sampling.grammar is not None,
-        )
 
     async def publish(self, policy: str, directory: Path, version: int) -> None:
         """Takes a model folder, or the folder of an adapter (PEFT); see `Engine.publish`.
 
         Full weights replace those that are served once all running requests have ended, and the prefix cache is
-        emptied. An adapter is copied and loaded beside what runs.
+        emptied. If that fails in the middle, the process is killed, and the next request finds the weights from before.
+        An adapter is copied and loaded beside what runs.
 
         Raises:
-            EngineError: the folder holds no model, or one that doesn't fit; or the process has died.
+            EngineError: the folder holds no model, or one that doesn't fit; something that was published before would
+                answer in its place; the disk refuses; or the process has died.
         """
-        # A caller that gives up leaves no exchange half done: it goes on, and others wait for its end.
-        task = asyncio.ensure_future(self._publish(policy, Path(directory), version))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(task)
+        await _to_the_end(self._publish(policy, Path(directory), version))
 
     async def _publish(self, policy: str, directory: Path, version: int) -> None:
         async with self._publishing:
-            self._process.refuse_if_dead()
-            if (directory / "adapter_config.json").is_file():
-                await self._publish_adapter(policy, directory, version)
-            elif self._base is None:
-                await self._start(policy, directory, version)
-            elif policy == self._base.owner:
-                await self._replace(directory, version)
-            elif self.takes(directory):
-                self._base.aliases.add(policy)
+            while True:
+                await self._revive_if_dead()
+                try:
+                    await self._take(policy, directory, version)
+                    return
+                except EngineError:
+                    # one that died by itself is tried again; these weights may be why one was killed
+                    if self._base is None or self._process.killed or not self._process.dead:
+                        raise
+
+    async def _take(self, policy: str, directory: Path, version: int) -> None:
+        if (directory / "adapter_config.json").is_file():
+            await self._publish_adapter(policy, directory, version)
+        elif self._base is None:
+            await self._start(policy, directory, version)
+        elif policy == self._base.owner:
+            await self._replace(self._base, directory, version)
+        elif policy in self._adapters.names:
+            raise EngineError(
+                f"{policy!r} is an adapter on this vllm engine, and would go on answering in place of the full weights "
+                f"in {directory}; forget it first, or publish them under another name"
+            )
+        elif self.takes(directory):
+            self._base.aliases.add(policy)
+        else:
+            raise EngineError(
+                f"this vLLM engine serves the full weights of {self._base.owner!r}; {policy!r} needs an engine of "
+                "its own, or publish it as an adapter of the same base"
+            )
+
+    async def forget(self, policy: str) -> None:
+        """Drops an adapter with all its versions, or a second name of the base; see `Engine.forget`."""
+        self._process.refuse_if_closed()
+        await _to_the_end(self._forget(policy))
+
+    async def _forget(self, policy: str) -> None:
+        async with self._publishing:
+            base = self._base
+            if policy in self._adapters.names:
+                await self._adapters.forget(policy)
+            elif base is not None and policy in base.aliases:
+                base.aliases.remove(policy)
+            elif base is not None and policy == base.owner:
+                raise EngineError(f"{policy!r} is the model that this vLLM engine runs on; close the engine instead")
             else:
-                raise EngineError(
-                    f"this vLLM engine serves the full weights of {self._base.owner!r}; {policy!r} needs an engine of "
-                    "its own, or publish it as an adapter of the same base"
-                )
+                raise self._unknown(policy)
 
     async def sleep(self) -> None:
-        """Frees the GPU for the learner: weights go to the host's memory, keys and values are dropped."""
-        if self._sleeps and self._process.client is not None and not vllm_start.is_cpu():
-            await self._process.call(self._process.client.sleep(level=1, mode="wait"))
+        """Frees the GPU for the learner: weights go to the host's memory, keys and values are dropped.
+
+        A process that dies of it frees the GPU too; the next request starts it anew.
+        """
+        async with self._publishing:
+            if self._can_sleep():
+                await self._process.call_while_alive(self._process.client.sleep(level=1, mode="wait"))
 
     async def wake(self) -> None:
         """Takes the GPU back after `sleep`."""
-        if self._sleeps and self._process.client is not None and not vllm_start.is_cpu():
-            await self._process.call(self._process.client.wake_up())
+        async with self._publishing:
+            if self._can_sleep():
+                await self._process.call_while_alive(self._process.client.wake_up())
+
+    def _can_sleep(self) -> bool:
+        """Whether there is a process that may be asleep; one that has died is awake when it is started anew."""
+        there = self._process.client is not None and not self._process.dead
+        return self._sleeps and there and not vllm_start.is_cpu()
 
     async def close(self) -> None:
         """Ends the process, and answers everybody who waits with `EngineError`."""
@@ -194,6 +213,8 @@ class VllmEngine:
             closing = self._process.close()
             self._open.set()
             await closing
+            if self._base is not None:
+                self._base.files.close()
 
     def describe(self) -> dict[str, Any]:
         """Returns what serves what, as JSON, for manifests."""
@@ -207,114 +228,83 @@ class VllmEngine:
             if self._process.client is None
             else str(self._process.client.model_config.dtype).removeprefix("torch."),
             "base": None if base is None else str(base.directory),
-            "policies": sorted({*self._adapters, *([base.owner, *base.aliases] if base else [])}),
+            "policies": sorted(self._known()),
             "arguments": self._settings.vllm_args(),
         }
 
     # ---- sampling -------------------------------------------------------------------------------------------------
 
-    def _resolve(self, policy: str) -> tuple[int, _Adapter | None]:
+    def _resolve(self, policy: str) -> tuple[int, Adapter | None]:
         base = self._base
-        name, at, wanted = policy.rpartition("@")
-        versions = self._adapters.get(policy)
-        if versions:
-            newest = max(versions)
-            return newest, versions[newest]
-        if at and name in self._adapters and wanted.isdecimal():
-            found = self._adapters[name].get(int(wanted))
-            if found is None:
-                kept = ", ".join(map(str, sorted(self._adapters[name])))
-                raise UnknownName(f"version {wanted} of policy {name!r} is not loaded any more; there are: {kept}")
-            return int(wanted), found
+        if found := self._adapters.newest(policy):
+            return found
         if base is not None and policy in (base.owner, *base.aliases):
-            return base.version, self._null
-        known = [*self._adapters, *([base.owner, *base.aliases] if base else [])]
-        raise UnknownName(f"no policy {policy!r} was published to the vllm engine.{did_you_mean(policy, known)}")
+            return base.version, self._adapters.null
+        if found := self._adapters.version_of(policy):
+            return found
+        raise self._unknown(policy)
 
-    def _check(self, prompt_ids: Sequence[int], sampling: Sampling, policy: str) -> None:
-        if sampling.max_new_tokens < 1 or not 0 <= sampling.temperature < float("inf"):
-            raise EngineError(
-                f"cannot sample {sampling.max_new_tokens} tokens at temperature {sampling.temperature}; "
-                "give max_new_tokens >= 1 and a finite temperature >= 0"
-            )
-        if 0 < sampling.temperature < COLDEST:
-            raise EngineError(
-                f"temperature {sampling.temperature} is below {COLDEST}, which vLLM would take; give 0 (greedy) or "
-                f"at least {COLDEST}"
-            )
-        if not prompt_ids:
-            raise EngineError("the prompt is empty; send at least one id")
-        vocabulary = self._process.client.model_config.get_vocab_size()
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < vocabulary:
-            raise EngineError(f"the prompt holds an id outside of the vocabulary (0 to {vocabulary - 1})")
-        if sampling.grammar is not None:
-            vllm_grammars.check(sampling, self._end)
-        longest = self.max_context_tokens
-        if longest is not None and len(prompt_ids) + sampling.max_new_tokens > longest:
-            raise EngineError(
-                f"{len(prompt_ids)} prompt ids and {sampling.max_new_tokens} new ones exceed the {longest} positions "
-                f"that the vllm engine has for policy {policy!r}; set the agent's max_context_tokens, or "
-                "--engine.max-model-len"
-            )
+    def _known(self) -> set[str]:
+        base = self._base
+        return {*self._adapters.names, *([base.owner, *base.aliases] if base else [])}
 
-    async def _sample(self, prompt_ids: list[int], sampling: Sampling, adapter: _Adapter | None) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            seed=sampling.seed % (1 << 63),  # vLLM sends it as a signed number
-            stop_token_ids=list(sampling.stop_ids),
-            ignore_eos=True,  # only our stop ids end a completion
-            logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=vllm_grammars.parameters(sampling.grammar),
+    def _unknown(self, policy: str) -> UnknownName:
+        return UnknownName(
+            f"no policy {policy!r} was published to the vllm engine.{did_you_mean(policy, self._known())}"
         )
-        last = None
-        async for output in self._process.client.generate(
-            {"prompt_token_ids": list(prompt_ids)},
-            params,
-            f"r{next(self._numbers)}",
-            lora_request=None if adapter is None else adapter.request,
-        ):
-            last = output
-        return last
+
+    def _sample(
+        self, prompt_ids: list[int], sampling: Sampling, version: int, adapter: Adapter | None
+    ) -> Coroutine[Any, Any, Completion]:
+        request = None if adapter is None else adapter.request
+        name = f"r{next(self._numbers)}"
+        return vllm_sampling.sample(self._process.client, name, prompt_ids, sampling, version, request)
 
     # ---- weights --------------------------------------------------------------------------------------------------
 
     async def _start(self, policy: str, directory: Path, version: int) -> None:
-        config, shapes = computation(directory), tensor_shapes(directory)
+        config, shapes, files = computation(directory), tensor_shapes(directory), KeptFiles(directory)
+        try:
+            await self._launch(directory)
+        except BaseException:
+            files.close()
+            raise
+        self._base = _Base(directory.resolve(), config, shapes, policy, version, files)
+        self._process.revivals_left = REVIVALS
+
+    async def _launch(self, directory: Path) -> None:
+        """Starts the process with a model folder, and lets it answer once."""
         found = vllm_start.arguments(directory, self._settings, max_lora_rank=self._max_lora_rank, sleeps=self._sleeps)
         found |= vllm_grammars.arguments(directory, found.get("structured_outputs_config"))
         await self._process.start(found, self._settings.cuda_devices())
         self.max_context_tokens = int(self._process.client.model_config.max_model_len)
         tokenizer = self._process.client.tokenizer
         self._end = None if tokenizer is None else tokenizer.eos_token_id
-        self._base = _Base(directory.resolve(), config, shapes, policy, version)
         # The first request takes up to 18 s on a CPU; nobody's clock should run then.
         for tokens in (1, 2):
-            await self._process.call(self._sample([0], Sampling(max_new_tokens=tokens), None))
+            await self._process.call(self._sample([0], Sampling(max_new_tokens=tokens), 0, None))
         await self._forget_prefixes()
 
-    async def _replace(self, directory: Path, version: int) -> None:
-        base = self._base
-        assert base is not None
-        if base.aliases:
-            raise EngineError(
-                f"the weights of {base.owner!r} serve {', '.join(sorted(base.aliases))} too, and can't be replaced"
-            )
+    async def _replace(self, base: _Base, directory: Path, version: int) -> None:
+        if others := sorted(base.aliases or self._adapters.names):
+            raise EngineError(f"the weights of {base.owner!r} serve {', '.join(others)} too, and can't be replaced")
         refuse_unfit(directory, base.config, base.shapes)
+        files = KeptFiles(directory)
         self._open.clear()
         try:
             while self._process.running:  # they are sampling from the old weights
                 await asyncio.wait(self._process.running)
-            client = self._process.client
-            await self._process.call(client.collective_rpc("load_policy", args=(str(directory.resolve()),)))
-            await self._forget_prefixes()
+            try:
+                client = self._process.client
+                await self._process.call(client.collective_rpc("load_policy", args=(str(directory.resolve()),)))
+                await self._forget_prefixes()
+            except BaseException:  # a cancellation too: weights of two versions, or old keys and values, must not serve
+                await self._process.kill()
+                raise
+            base.files.replace_weights(files)
             base.replaced, base.version = True, version
         finally:
+            files.close()
             self._open.set()
 
     async def _forget_prefixes(self) -> None:
@@ -330,56 +320,67 @@ class VllmEngine:
             )
         if self._base is None:
             raise EngineError(f"{directory} is an adapter; publish the model that it belongs to first")
-        if version in self._adapters.get(policy, {}):
-            raise EngineError(f"version {version} of {policy!r} was published before; each version is published once")
         if self._base.replaced:
             raise EngineError("the base's weights were replaced, so adapters no longer fit it")
         refuse_foreign_adapter(directory, self._base.shapes)
-        if self._null is None and vllm_start.is_cpu():
-            self._null = await self._load_adapter(directory, "null", write_null_adapter)
-            await self._process.call(self._process.client.pin_lora(self._null.request.lora_int_id))
-        adapter = await self._load_adapter(directory, f"{policy}@{version}", shutil.copytree)
-        versions = self._adapters.setdefault(policy, {})
-        versions[version] = adapter
-        for old in sorted(versions)[:-KEPT_VERSIONS]:
-            gone = versions.pop(old)
-            while gone.users:  # unloaded under a request, it would end the process
-                await asyncio.sleep(NAP_SECONDS)
-                self._process.refuse_if_dead()
-            await self._process.call(self._process.client.remove_lora(gone.request.lora_int_id))
-            shutil.rmtree(gone.folder, ignore_errors=True)
+        await self._adapters.publish(policy, directory, version)
 
-    async def _load_adapter(self, directory: Path, name: str, copy: Callable[[Path, Path], object]) -> _Adapter:
-        from vllm.lora.request import LoRARequest
+    # ---- the process started anew ---------------------------------------------------------------------------------
 
-        number = next(self._adapter_numbers)
-        folder = self._process.folder / "adapters" / f"{number}"
-        await in_thread(copy, directory, folder)[0]
-        request = LoRARequest(lora_name=f"{name}#{number}", lora_int_id=number, lora_path=str(folder))
-        if not await self._process.call(self._process.client.add_lora(request)):
-            raise EngineError(f"vLLM did not take the adapter {directory}")
-        return _Adapter(request, folder)
+    async def _serving(self) -> None:
+        """Waits until the process serves whole weights; has it started anew if it has died.
+
+        Raises:
+            EngineError: it was closed, or has died too often.
+        """
+        while True:
+            self._process.refuse_if_closed()
+            if not self._open.is_set():  # full weights are being exchanged, or all are being loaded anew
+                await self._open.wait()  # which may be cleared again by the time that we run
+            elif self._process.dead:
+                await _to_the_end(self._revive())
+            else:
+                return
+
+    async def _revive(self) -> None:
+        async with self._publishing:  # the first of those who wait does it; the others find it done
+            await self._revive_if_dead()
+
+    async def _revive_if_dead(self) -> None:
+        self._process.refuse_if_closed()
+        if not self._process.dead:
+            return
+        base, failed = self._base, None
+        self._open.clear()
+        try:
+            while self._process.dead:
+                if base is None or not self._process.revivals_left:
+                    if failed is None:
+                        self._process.refuse_if_dead()
+                    raise EngineError(f"the vLLM process has died and could not be started anew: {failed}") from failed
+                death = self._process.death()
+                self._process.revivals_left -= 1
+                number = REVIVALS - self._process.revivals_left
+                _log.warning("%s; starting it anew, time %s of %s", death, number, REVIVALS)
+                try:
+                    await self._load_again(base, self._process.folder / f"base-{number}")
+                except EngineError as error:
+                    self._process.refuse_if_closed()
+                    await self._process.kill()  # it may live, without some of its weights
+                    failed = error
+        finally:
+            self._open.set()
+
+    async def _load_again(self, base: _Base, aside: Path) -> None:
+        try:
+            await self._launch(await in_thread(base.files.folder, aside)[0])
+            await self._adapters.load_all()
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def sampled_logprobs(token_ids: Sequence[int], positions: Sequence[Mapping[int, Any]] | None) -> list[float]:
-    """Returns the log-probability [T] of each sampled id.
-
-    A position may list other ids beside the sampled one, likelier ones first; the sampled id is looked up by itself.
-
-    Args:
-        token_ids: the sampled ids [T].
-        positions: per position, id -> an object with `logprob` [T].
-
-    Raises:
-        EngineError: a position is missing, does not have the sampled id, or a number is not finite.
-    """
-    given = [] if positions is None else list(positions)
-    if len(given) != len(token_ids):
-        raise EngineError(f"vLLM returned {len(token_ids)} ids with {len(given)} log-probabilities")
-    missing = [token for token, position in zip(token_ids, given, strict=True) if token not in position]
-    if missing:
-        raise EngineError(f"vLLM returned no log-probability for the sampled id {missing[0]}")
-    found = [float(position[token].logprob) for token, position in zip(token_ids, given, strict=True)]
-    if not all(map(math.isfinite, found)):
-        raise EngineError(f"vLLM returned the log-probabilities {found!r:.100}; are the weights finite?")
-    return found
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Awaits work that goes on when the caller gives up, so that nothing is left half done; others wait for its end."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)

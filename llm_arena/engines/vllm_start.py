@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_arena.engines.settings import EngineSettings
-from llm_arena.engines.vllm_child import LOG_VARIABLE
+from llm_arena.engines.vllm_child import LOG_VARIABLE, PARENT_VARIABLE
 from llm_arena.engines.weight_folders import computation
 from llm_arena.errors import EngineError, MissingExtra, UnknownName, UsageError, did_you_mean
 
@@ -58,7 +58,10 @@ QUIET = {
 }
 """Environment of the child; vLLM reads some of it in this process, while it starts."""
 
-CHANGED = (*QUIET, LOG_VARIABLE, "LD_PRELOAD", "LD_LIBRARY_PATH", "NUMEXPR_MAX_THREADS", "LOCAL_WORLD_SIZE")
+CHANGED = (
+    *(*QUIET, LOG_VARIABLE, PARENT_VARIABLE),
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "NUMEXPR_MAX_THREADS", "LOCAL_WORLD_SIZE", "TORCHDYNAMO_DISABLE"),
+)
 CHANGED_PREFIXES = ("VLLM_", "TORCHINDUCTOR_", "AITER_", "OMP_", "KMP_", "CUDA_", "PYTORCH_", "NCCL_")
 """Environment variables that the start may change in this process."""
 
@@ -187,16 +190,26 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None, giv
     with _starting, _put_back(), _our_main(), _killing_if(given_up) as children:
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
+        if is_cpu() and found.get("enforce_eager"):
+            # For one sum beside each sampling vLLM would have a C++ compiler run at the first request, for seconds; two
+            # engines that did so at once on a busy machine have ended each other.
+            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         os.environ[LOG_VARIABLE] = str(log)
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
         if devices:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible_devices(devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
         try:
             client = AsyncLLM.from_engine_args(AsyncEngineArgs(**found))
         except (ValueError, TypeError, RuntimeError, OSError) as error:
-            if given_up.is_set():
-                raise EngineError("the vllm engine was closed while it started") from None
+            _refuse_if_given_up(given_up)
             raise EngineError(f"vLLM did not start: {_reason(error, log)}") from error
-        [process] = children()
+        there = children()
+        if len(there) != 1:  # it died as soon as it had answered
+            client.shutdown(timeout=1.0)
+            _refuse_if_given_up(given_up)
+            words = last_words(log) or "its process ended at once"
+            raise EngineError(f"vLLM did not start: {words:.400} (all it said is in {log})")
+        [process] = there
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # we raise the same, and tell it in one line
     return client, process
@@ -330,6 +343,11 @@ def _killing_if(given_up: threading.Event) -> Iterator[Callable[[], list[BasePro
     finally:
         done.set()
         watcher.join()
+
+
+def _refuse_if_given_up(given_up: threading.Event) -> None:
+    if given_up.is_set():
+        raise EngineError("the vllm engine was closed while it started") from None
 
 
 def last_words(log: Path) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+RESERVED = -1
+"""Stands for an adapter that is none; vLLM's own ids are positive."""
+
 
 class PolicyWorker:
     """Methods that the engine calls through `collective_rpc`."""
@@ -25,3 +28,17 @@ class PolicyWorker:
         for module in self.model_runner.get_model().modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+    def reserve_base_slot(self) -> None:
+        """Keeps the last slot of adapters empty for good. To be called before an adapter is loaded.
+
+        vLLM's CPU kernels take the last slot for a row that has no adapter, so that the base model answers with
+        somebody's adapter as soon as all slots are taken.
+        """
+        manager = self.model_runner.lora_manager._adapter_manager
+        manager._active_adapters[RESERVED] = None
+        manager._active_adapters.pin(RESERVED)
+        last = len(manager.lora_index_to_id) - 1
+        manager.lora_index_to_id[last] = RESERVED
+        for module in manager.modules.values():
+            module.reset_lora(last)

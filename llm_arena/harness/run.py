@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -20,7 +20,8 @@ from llm_arena.agent import Agent
 from llm_arena.bookkeeping import StepRecord
 from llm_arena.env import GroupReward
 from llm_arena.episode import Boundary, EpisodePlan, check_action, counted_reply, leaves_of
-from llm_arena.errors import ContextOverflow, UsageError
+from llm_arena.errors import ContextOverflow, ServerRefusal, UsageError
+from llm_arena.harness.call import Call, End
 from llm_arena.harness.chat import check_role, digest, digests, read_messages, read_tools
 from llm_arena.harness.own_time import OwnTime
 from llm_arena.harness.pay import Pay
@@ -29,7 +30,6 @@ from llm_arena.registry import HARNESS
 from llm_arena.replies import clean
 from llm_arena.runtime import Runtime
 from llm_arena.types import (
-    Action,
     Cause,
     Ending,
     EnvSpec,
@@ -37,7 +37,6 @@ from llm_arena.types import (
     FinishReason,
     Json,
     Message,
-    Outcome,
     PastTurn,
     Reply,
     SeatInfo,
@@ -152,33 +151,6 @@ class HarnessPlan(EpisodePlan):
         return HarnessRun(self, runtime)
 
 
-@dataclass(kw_only=True, eq=False)
-class Call:
-    """One call of a run."""
-
-    index: int
-    role: str
-    seat: str
-    view: View
-    digest: str
-    "Of its messages."
-    before: Call | None
-    "The call whose conversation it goes on with."
-    continued: bool = False
-    "Whether a later call goes on in its seat."
-    action: Action | None = None
-    "What was answered; None while it runs, and for a call that failed or was cancelled."
-    reply: Reply = field(default_factory=Reply)
-    seconds: float = 0.0
-    error: BaseException | None = None
-    cancelled: bool = False
-
-    @property
-    def answered(self) -> bool:
-        """Whether it has a turn."""
-        return self.action is not None
-
-
 class HarnessRun:
     """One run on its way; `boundary`, `seat` and `doing` as for an episode of a game."""
 
@@ -195,7 +167,8 @@ class HarnessRun:
         self._equal: Counter[tuple[str, str]] = Counter()
         self._answered: dict[tuple[str, str], list[Call]] = {}
         "By role and the digest of the messages with the reply: what a later call may go on with."
-        self._mistake: UsageError | None = None
+        self._mistake: UsageError | ServerRefusal | None = None
+        "What ends the run, whatever the harness makes of it."
         self._code: asyncio.Task[object]
         self._over = False
         self._lockstep = runtime.lockstep
@@ -343,6 +316,10 @@ class HarnessRun:
         call.error = None if call.cancelled else task.exception()
         if call.error is not None:
             _log.debug("call %d of %s (%s) failed", call.index, self._plan.id, call.seat, exc_info=call.error)
+            refusals = [leaf for leaf in leaves_of(call.error) if isinstance(leaf, ServerRefusal)]
+            if refusals and not self._over:  # the server would refuse all other runs as well
+                self._mistake = self._mistake or refusals[0]
+                self._code.cancel()
         if call.action is None and call.before is not None and call.before.seat == call.seat:
             call.before.continued = False  # another try goes on in this seat
         self._own_time.stir()
@@ -377,7 +354,7 @@ class HarnessRun:
             counts["cancelled"] += call.cancelled
         for role, count in pay.nobody.items():
             stats.setdefault(role, Counter())["paid_to_nobody"] += count
-        end = _End(ending=ending, overflow_seat=overflow_seat, returns=pay.returns, stats=stats)
+        end = End(ending=ending, overflow_seat=overflow_seat, returns=pay.returns, stats=stats)
         return self._timed(self._record(pay.by_turn).finish(end))
 
     def _record(self, rewards: Mapping[int, float]) -> Recorder:
@@ -404,14 +381,3 @@ class HarnessRun:
 
     def _timed(self, trace: Trace) -> Trace:
         return msgspec.structs.replace(trace, seconds=time.perf_counter() - self._began)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _End:
-    """How a run ended, as a recorder asks it of an env."""
-
-    ending: Ending
-    overflow_seat: str | None
-    returns: dict[str, float]
-    stats: Mapping[str, Mapping[str, int]]
-    outcome: Outcome | None = None

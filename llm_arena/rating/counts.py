@@ -50,11 +50,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return wilson(self.wins + self.draws / 2, self.n, confidence)
 
 
-def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """Returns Wilson's score interval (low, high) for a share of `successes` in `n` trials.
 
     With p = successes/n and z the normal quantile, the bounds are
     (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n). Source: E. B. Wilson, JASA 22 (1927), 209-212.
+
+    Args:
+        successes: how many; a draw may count as half.
+        n: of how many. Results that hang together may count as fewer than there are.
+        confidence: of the interval.
 
     Raises:
         UsageError: `successes` isn't in [0, n], or `confidence` isn't between 0 and 1.

@@ -27,6 +27,8 @@ class SeatRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     "1 is best, equal numbers are ties; None: the match ranks nobody (all won or all lost together), or is void."
     reward: float | None = None
     "Return of the seat; None in a void match."
+    score: float | None = None
+    "The game's own points of the seat; None where it has none, or in a void match."
     forfeited: bool = False
     "Whether this seat's bad reply ended the match."
     turns: int = 0
@@ -49,6 +51,9 @@ class MatchRow(msgspec.Struct, frozen=True, kw_only=True):
     "Matches of one pool are rated together: the same game, rules and size."
     officials: dict[str, SeatRow] = {}
     "Seats that take no part in the contest, such as judges: kept for the record, and in no count or rating."
+    judging: dict[str, int] = {}
+    """How consistent the match's judges were, where the game counts it: `pairs` that were judged in both orders, and of
+    these the `consistent` ones, judged alike."""
 
 
 def match_row(
@@ -86,6 +91,7 @@ def match_row(
             role=info.role,
             rank=ranks.get(seat),
             reward=None if status == "void" else trace.returns.get(seat, 0.0),
+            score=None if status == "void" or trace.outcome is None else trace.outcome.scores.get(seat),
             forfeited=seat == culprit,
             turns=sum(turn.seat == seat for turn in trace.turns),
             tokens=sum(len(turn.completion_ids) for turn in trace.turns if turn.seat == seat),
@@ -102,7 +108,17 @@ def match_row(
         pool=pool,
         seats={seat: row for seat, row in seats.items() if seat in entrants},
         officials={seat: row for seat, row in seats.items() if seat not in entrants},
+        judging={} if status == "void" else judging(trace),
     )
+
+
+def judging(trace: Trace) -> dict[str, int]:
+    """Returns how many `pairs` the judges of a trace judged in both orders, and how many `consistent` ones alike.
+
+    Empty where the game does not count it.
+    """
+    counted = [counts for counts in trace.env_stats.values() if {"pairs", "consistent"} <= counts.keys()]
+    return {name: sum(int(counts[name]) for counts in counted) for name in ("pairs", "consistent")} if counted else {}
 
 
 def _status(trace: Trace) -> Status:
@@ -138,4 +154,4 @@ def _ranks(trace: Trace, contest: Sequence[str]) -> dict[str, int]:
     return dict.fromkeys(contest, 1) if outcome.draw else {}
 
 
-__all__ = ["MatchRow", "SeatRow", "Status", "match_row"]
+__all__ = ["MatchRow", "SeatRow", "Status", "judging", "match_row"]

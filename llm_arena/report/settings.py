@@ -13,7 +13,8 @@ import msgspec
 
 from llm_arena.report.run_files import MARK
 from llm_arena.report.text import visible
-from llm_arena.training.config import WITHOUT_EFFECT, TrainConfig
+from llm_arena.training.config import TrainConfig
+from llm_arena.training.run_identity import WITHOUT_EFFECT
 from llm_arena.types import Json
 
 _NO_OPTION = ("script", "sha256_of_starts", MARK)

@@ -127,9 +127,11 @@ def _alarms(run: RunFiles) -> Iterator[Notice]:
             continue
         count = int(at[-1]) + 1
         values = {metric: curve.values for metric, curve in run.curves.items()}
+        evaluated = np.flatnonzero(np.isfinite(values["eval/matches"])).tolist() if "eval/matches" in values else ()
+        learns = [np.nan_to_num(values[metric][:count], nan=-1.0) for metric in sorted(values) if "learns/" in metric]
         rows = [
             {metric: float(column[place]) for metric, column in values.items() if np.isfinite(column[place])}
-            for place in alarms.looked_at(count)
+            for place in alarms.looked_at(count, evaluated, list(zip(*learns, strict=True)))
         ]
         said = [str(alarm) for alarm in alarms.ringing(rows) if f"alarm/{alarm.name}" == name]
         step = run.curves[name].steps[count - 1]

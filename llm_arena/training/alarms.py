@@ -8,12 +8,11 @@ a healthy run must not ring.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-WINDOW = 5
-"""So many of the newest steps must agree, so that no single step rings."""
+from llm_arena.training.findings import FALLS, WINDOW, Finding, Rows, collapse, is_evaluated, judge_inconsistent
+
 DOCUMENT = "docs/troubleshooting.md"
 
 OVERFLOWS = 0.1
@@ -48,8 +47,6 @@ _LOST = {
 }
 """What happened to the runs of a harness, by metric."""
 
-Rows = Sequence[Mapping[str, float]]
-
 _MEMORY = (
     *("out of memory", "can't allocate memory", "cannot allocate memory", "defaultcpuallocator", "bad_alloc"),
     *("status_alloc_failed", "no available memory for the cache", "free memory on device"),
@@ -71,23 +68,31 @@ class Alarm:
         return f"alarm {self.name}: {self.seen}. {self.remedy} (more in {DOCUMENT})"
 
 
-class Finding(NamedTuple):
-    """What a check found; its alarm's name is the check's."""
-
-    seen: str
-    remedy: str
-
-
 def ringing(rows: Rows) -> list[Alarm]:
     """Returns the alarms that the newest of `rows` gives, in the order of `CHECKS`; rows are those of metrics.jsonl."""
     found = ((name, check(rows)) for name, check in CHECKS.items() if rows)
     return [Alarm(name, *finding) for name, finding in found if finding is not None]
 
 
-def looked_at(count: int) -> list[int]:
-    """Returns the places of the rows that a check looks at, of `count` rows: the first ones and the newest."""
-    first = 1 + WINDOW
-    return [*range(min(count, first)), *range(max(first, count - WINDOW), count)]
+def looked_at(count: int, evaluated: Sequence[int] = (), turns: Sequence[Hashable] = ()) -> list[int]:
+    """Returns the places of the rows that a check looks at, of `count` rows: the first ones and the newest.
+
+    Args:
+        count: how many rows there are.
+        evaluated: the places of those with an evaluation, of which the newest are looked at as well.
+        turns: who learned in each row, see `turn_of`, where policies learn by turns: of each the first ones and the
+            newest are looked at.
+    """
+    places: dict[Hashable, list[int]] = {}
+    for place, turn in zip(range(count), turns[:count] or [()] * count, strict=True):
+        places.setdefault(turn, []).append(place)
+    kept = {place for own in places.values() for place in (*own[: 1 + WINDOW], *own[-WINDOW:])}
+    return sorted(kept.union([place for place in evaluated if place < count][-1 - FALLS :]))
+
+
+def turn_of(row: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Returns which policies learned in a row, and which waited; nothing where all learn in every step."""
+    return tuple(sorted((name, learns) for name, learns in row.items() if name.startswith("learns/")))
 
 
 def of_error(error: BaseException) -> Alarm | None:
@@ -126,7 +131,9 @@ class Watch:
 
     def look(self, row: Mapping[str, float]) -> dict[str, float]:
         """Takes the metrics of the next step and returns `alarm/NAME: 1` for each alarm that rings with it."""
-        self._rows = [self._rows[place] for place in looked_at(len(self._rows))] + [row]
+        evaluated = [place for place, seen in enumerate(self._rows) if is_evaluated(seen)]
+        turns = [turn_of(seen) for seen in self._rows]
+        self._rows = [self._rows[place] for place in looked_at(len(self._rows), evaluated, turns)] + [row]
         alarms = ringing(self._rows)
         for alarm in alarms:
             if alarm.name not in self._shown:
@@ -251,6 +258,7 @@ def _slow_rollouts(rows: Rows) -> Finding | None:
 
 
 def _entropy_collapse(rows: Rows) -> Finding | None:
+    rows = _of_the_same_turn(rows)
     now = _mean(rows, "entropy")
     if now is None or len(rows) < 2 * WINDOW:
         return None
@@ -258,7 +266,7 @@ def _entropy_collapse(rows: Rows) -> Finding | None:
     if now >= min(COLLAPSED, SHARE_OF_FIRST * first):
         return None
     return Finding(
-        f"entropy is {now:.3g} nats per token (last {WINDOW} steps), and was {first:.3g} in the first steps",
+        f"entropy is {now:.3g} nats per token ({_last(rows)}), and was {first:.3g} in the first steps",
         "All samples of a start are nearly the same, so nothing is compared. Give an entropy_weight (0.01 to 0.1) or a "
         "kl_weight, or lower lr, in a new run. A task with one right reply may end like this.",
     )
@@ -289,8 +297,11 @@ def _replies_cut(rows: Rows) -> Finding | None:
 def _all_guided(rows: Rows) -> Finding | None:
     name = "loss_mask/role_split/"
     row = rows[-1]
-    idle = [role.removeprefix(name) for role, share in row.items() if role.startswith(name) and share == 0]
-    idle = [role for role in idle if row.get(f"reply/tokens/{role}")]
+    newest = {turn_of(row): row for row in rows}
+    if {name for name, _ in turn_of(row)} - {name for turn in newest for name, learns in turn if learns}:
+        return None  # who has not had a turn yet has nothing trained, guided or not
+    never = [key for key in row if key.startswith(name) and not any(one.get(key) for one in newest.values())]
+    idle = [role for role in (key.removeprefix(name) for key in never) if row.get(f"reply/tokens/{role}")]
     if not row.get("guided_tokens") or not idle:
         return None
     return Finding(
@@ -301,13 +312,14 @@ def _all_guided(rows: Rows) -> Finding | None:
 
 
 def _role_split(rows: Rows) -> Finding | None:
+    rows = _of_the_same_turn(rows)
     if len(rows) < 2 * WINDOW:
         return None
     for role, share in _roles(rows, "loss_mask/role_split"):
         first = sum(row.get(f"loss_mask/role_split/{role}", 0.0) for row in rows[:WINDOW]) / WINDOW
         if share > DOMINATES and share > first + SHIFTED:
             return Finding(
-                f"{share:.0%} of the trained tokens are of {role} (last {WINDOW} steps), and were {first:.0%} at first",
+                f"{share:.0%} of the trained tokens are of {role} ({_last(rows)}), and were {first:.0%} at first",
                 f"Ask {role} for short replies (its prompt, or system), lower max_new_tokens, or freeze it (roster) "
                 "while the others learn.",
             )
@@ -325,7 +337,21 @@ CHECKS: Mapping[str, Callable[[Rows], Finding | None]] = {
     "all-guided": _all_guided,
     "role-split": _role_split,
     "slow-rollouts": _slow_rollouts,
+    "collapse": collapse,
+    "judge-inconsistent": judge_inconsistent,
 }
+
+
+def _of_the_same_turn(rows: Rows) -> Rows:
+    """Returns the rows in which the same policies learned as in the newest: what is trained differs between turns."""
+    turn = turn_of(rows[-1])
+    return [row for row in rows if turn_of(row) == turn]
+
+
+def _last(rows: Rows) -> str:
+    """Returns which steps a check over rows of one turn is about."""
+    learns = " and ".join(name.removeprefix("learns/") for name, learns in turn_of(rows[-1]) if learns)
+    return f"last {WINDOW} steps" + (f" in which {learns} learned" if learns else "")
 
 
 def _mean(rows: Rows, name: str) -> float | None:
@@ -354,3 +380,18 @@ def _rate(rows: Rows, *names: str) -> float:
 
 def _shares(found: Mapping[str, float]) -> str:
     return " and ".join(f"{share:.0%} of {role}" for role, share in found.items())
+
+
+__all__ = [
+    "CHECKS",
+    "DOCUMENT",
+    "REPEATED",
+    "WINDOW",
+    "Alarm",
+    "Watch",
+    "looked_at",
+    "of_error",
+    "ringing",
+    "says_out_of_memory",
+    "turn_of",
+]

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import UsageError
 from llm_arena.tokens import History
+from llm_arena.training import policy_tables
 from llm_arena.training.credit import CreditBy, Estimator
+from llm_arena.training.evaluation_settings import EvaluationSettings
+from llm_arena.training.league_settings import LeagueSettings
 
 Divisor = Literal["auto", "constant", "tokens", "turns", "traces"]
 LossName = Literal["reinforce", "ppo_clip", "dr_grpo", "dapo", "gspo", "cispo"]
@@ -27,11 +29,6 @@ KlReference = Literal["ema", "initial"]
 PublishHow = Literal["auto", "adapter", "merged"]
 TrackerName = Literal["none", "tensorboard", "wandb", "trackio"]
 
-WITHOUT_EFFECT = (
-    *("run_dir", "fresh", "checkpoint_every", "keep_traces", "tracker", "probe_every", "parity_tolerance"),
-    *("token_budget", "max_row_tokens", "recompute", "max_open_episodes"),
-)
-"""Settings that change samples and weights by rounding at most: a resumed run may have others."""
 _EXAMPLE = """'{"namers": 4}'"""
 
 _COUNTS = (
@@ -68,6 +65,15 @@ class TrainConfig:
     roster: str = "{}"
     """Who holds which role or seat, as a JSON object of agent strings, e.g. '{"verifier": "smollm2-135m"}'. What is not
     named there, or is named `learner`, is trained; `learner:NAME` trains a further policy with weights of its own."""
+    policies: str = "{}"
+    """What a trained policy has of its own, as a JSON object of tables, e.g. '{"solver": {"lr": 1e-6}}' for
+    `learner:solver` (in TOML a table [policies.solver]): model, lora_rank, lora_alpha, lora_targets, publish, lr,
+    lr_end, warmup_steps, weight_decay, grad_clip, and engine, itself a table. All else is as in the run."""
+    alternate_every: int = 0
+    """Of several trained policies only one learns at a time, in order of their names, each for so many steps; the
+    others play on and keep their weights. 0: all learn in every step."""
+    league: LeagueSettings = field(default_factory=LeagueSettings)
+    """Whom the learner meets beside itself: past versions and anchors. See docs/league.md."""
     num_steps: Annotated[int, tyro.conf.arg(aliases=["--steps"])] = 25
     """Steps of the run: each plays, learns, and hands new weights to the engine."""
 
@@ -131,7 +137,7 @@ class TrainConfig:
     lr_end: float | None = None
     """Learning rate at the last step, reached linearly. None: constant."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps over which the learning rate rises linearly from 0. Of policies that learn in turns each counts its own."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     grad_clip: float = 1.0
@@ -194,6 +200,8 @@ class TrainConfig:
     seed: int = 0
     """Seed of the whole run."""
 
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    """Matches against the initial model during the run. See docs/diagnostics.md."""
     probe_every: int = 10
     """Every so many weight updates, check that engine and learner give the same log-probabilities."""
     parity_tolerance: float | None = None
@@ -220,6 +228,7 @@ class TrainConfig:
         for name in ("env_args", "roster"):
             if isinstance(getattr(self, name), Mapping):
                 object.__setattr__(self, name, json.dumps(getattr(self, name), sort_keys=True))
+        object.__setattr__(self, "policies", policy_tables.written(policy_tables.read(self.policies)))
         self.env_kwargs()
         self.seated()
         for name, hint in typing.get_type_hints(type(self)).items():
@@ -228,7 +237,7 @@ class TrainConfig:
                 raise UsageError(f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}")
         for name in _COUNTS:
             self._check(name, "a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1)
-        for name in ("seed", "warmup_steps", "keep_traces", "lora_rank", "max_staleness"):
+        for name in ("seed", "warmup_steps", "keep_traces", "lora_rank", "max_staleness", "alternate_every"):
             self._check(name, "a whole number of at least 0", lambda value: isinstance(value, int) and value >= 0)
         why = "a finite number above 0 in training, for greedy replies have no gradient"
         self._check("temperature", why, lambda value: value > 0)
@@ -240,8 +249,12 @@ class TrainConfig:
             self._check(name, "a number in [0, 1)", lambda value: 0 <= value < 1)
         self._check("importance_cap", "a finite number of at least 1", lambda value: value >= 1)
         self._check_objective()
-        if self.publish == "adapter" and not self.lora_rank:
+        self._check_league()
+        names = policy_tables.read(self.policies)
+        if self.publish == "adapter" and not self.lora_rank and not names:
             raise UsageError("publish=adapter needs an adapter: set lora_rank, e.g. to 16")
+        for name in names:
+            self.of_policy(name)
 
     def _check_objective(self) -> None:
         """Refuses what has no meaning together, and bounds that the loss would ignore.
@@ -260,6 +273,20 @@ class TrainConfig:
         if self.token_rewards is not None and not all(str(self.token_rewards).partition(":")):
             raise UsageError(
                 f"token_rewards must be module:function, e.g. my_rewards:per_token; got {self.token_rewards!r}"
+            )
+
+    def _check_league(self) -> None:
+        """Refuses a league where somebody else says who sits where.
+
+        Raises:
+            UsageError: there are no seats to move on over, or they are given away.
+        """
+        given = {"harness": self.harness, "opponent": self.opponent, "roster": self.seated()}
+        other = next((name for name, value in given.items() if value), None)
+        if self.league.on and other is not None:
+            raise UsageError(
+                f"a league says who sits where in a game, and so does {other}={given[other]!r:.60}; leave {other} out. "
+                "An opponent that never changes is an anchor: league.anchors"
             )
 
     def _check(self, name: str, expected: str, fits: Callable[[float], bool]) -> None:
@@ -306,13 +333,41 @@ class TrainConfig:
             raise UsageError("give either a roster or an opponent, not both")
         return table
 
+    def of_policy(self, policy: str) -> Self:
+        """Returns the settings of one trained policy: those of the run, but for what its own table says.
+
+        Args:
+            policy: its name in the roster, `learner:a`, or as in `policies`, `a`.
+
+        Raises:
+            UnknownName: its table has a key that is no setting of a policy.
+            UsageError: a value in it can't work.
+        """
+        key = policy_tables.key_of(policy)
+        given = policy_tables.read(self.policies).get(key, {})
+        own = policy_tables.settings(key, given, typing.get_type_hints(type(self)), self.engine)
+        try:
+            return dataclasses.replace(self, policies="{}", **own)
+        except UsageError as error:
+            raise UsageError(f"policies.{key}: {error}") from None
+
+    def learns(self, place: int, policies: int, step: int) -> bool:
+        """Returns whether policy number `place` of so many learns in step `step` (from 0); see `alternate_every`."""
+        return not self.alternate_every or (step // self.alternate_every) % policies == place
+
     def entropy_at(self, step: int) -> float:
         """Returns the entropy weight of step `step` (from 0)."""
         return _ramp(self.entropy_weight, self.entropy_weight_end, step, self.num_steps)
 
-    def lr_at(self, step: int) -> float:
-        """Returns the learning rate of step `step` (from 0): a pure function, so a resumed run needs no scheduler."""
-        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+    def lr_at(self, step: int, learned: int | None = None) -> float:
+        """Returns the learning rate of a step: a pure function, so a resumed run needs no scheduler.
+
+        Args:
+            step: of the run, from 0.
+            learned: in how many steps before it the policy has learned, which its warm-up goes by; None: in all.
+        """
+        done = step if learned is None else learned
+        warm = min(1.0, (done + 1) / self.warmup_steps) if self.warmup_steps else 1.0
         return warm * _ramp(self.lr, self.lr_end, step, self.num_steps)
 
     def to_json(self) -> dict[str, Any]:
@@ -324,27 +379,3 @@ def _ramp(start: float, end: float | None, step: int, steps: int) -> float:
     if end is None or steps <= 1:
         return start
     return start + (end - start) * min(step / (steps - 1), 1.0)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns `name: old -> new` for each setting that differs and has an effect on the weights."""
-    before, after = _flat(old), _flat(new)
-    names = sorted((set(before) | set(after)) - set(WITHOUT_EFFECT))
-    return [
-        f"{name}: {before.get(name)!r} -> {after.get(name)!r}" for name in names if before.get(name) != after.get(name)
-    ]
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings with those of the nested tables as `engine.kind`."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        nested = name in ("engine", "learner") and isinstance(value, Mapping)
-        flat |= {f"{name}.{inner}": part for inner, part in value.items()} if nested else {name: value}
-    return flat
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Returns 8 hex digits that change with every setting that has an effect on the weights."""
-    text = json.dumps({key: value for key, value in settings.items() if key not in WITHOUT_EFFECT}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()

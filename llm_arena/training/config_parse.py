@@ -19,6 +19,7 @@ import tyro
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.training.config import TrainConfig
+from llm_arena.training.policy_tables import engine_over
 
 C = TypeVar("C", bound=TrainConfig)
 CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
@@ -77,19 +78,17 @@ def parse(kind: type[C], argv: Sequence[str], *, prog: str, description: str = "
 
 
 def _nested(default: Any, table: Any, where: str) -> Any:
-    """Returns the settings of a nested table over its defaults; what an engine doesn't know is vLLM's own."""
-    if isinstance(table, str) and isinstance(default, EngineSettings):
-        table = {"kind": table}
+    """Returns the settings of a nested table over its defaults."""
+    if isinstance(default, EngineSettings):
+        return engine_over(default, table, where)
     if not isinstance(table, dict):
-        raise UsageError(f'{where} = {table!r}; expected a table, e.g. [engine] with kind = "vllm"')
+        raise UsageError(f"{where} = {table!r}; expected a table")
     names = {field.name for field in dataclasses.fields(default)}
     given = {key.replace("-", "_"): value for key, value in table.items()}
-    others = {key: value for key, value in given.items() if key not in names}
-    if others and not isinstance(default, EngineSettings):
-        name = next(iter(others))
-        raise UnknownName(f"{where}: unknown key {name!r}.{did_you_mean(name, names)}")
-    found = dataclasses.replace(default, **{key: value for key, value in given.items() if key in names})
-    return found.with_args(others) if others else found
+    for name in given:
+        if name not in names:
+            raise UnknownName(f"{where}: unknown key {name!r}.{did_you_mean(name, names)}")
+    return dataclasses.replace(default, **given)
 
 
 def _names(kind: type) -> set[str]:
@@ -131,7 +130,7 @@ def _from_toml(default: C, path: Path) -> C:
         try:
             if dataclasses.is_dataclass(hints[key]):
                 aliased[key] = _nested(getattr(default, key), value, f"--config {path}: {key}")
-            elif key in ("env_args", "roster") and isinstance(value, dict):
+            elif key in ("env_args", "roster", "policies") and isinstance(value, dict):
                 json.dumps(value)  # TOML's dates and times are no JSON
             elif get_origin(hints[key]) is not Literal:  # choices are checked, and listed, by the dataclass
                 msgspec.convert(value, hints[key])

@@ -2,29 +2,31 @@
 
 Three rules hold here.
 
-- The baseline belongs to (env id, role). A mean over all seats of a zero-sum game is 0 whatever the policy does, and
-  would make the first mover's edge a permanent credit.
+- The baseline belongs to (env id, role, policy). A mean over all seats of a zero-sum game is 0 whatever the policy
+  does, and would make the first mover's edge a permanent credit; a mean over the policies that hold seats of a role
+  would do the same for the better policy.
 - Every (trace, seat) has one vote in its baseline, however many turns or sequences it has.
 - Void traces have no reward, no tokens and no effect on their siblings.
 
 With w the reward of one (trace, seat), its token rewards included, the estimators are
 
     none        A = w
-    rae         A = w - b(env, role);  b is an EMA over votes, read before it is updated   (SPIRAL, arXiv:2506.24119)
+    rae         A = w - b(env, role, policy); b is an EMA over votes, read before its update (SPIRAL, arXiv:2506.24119)
     loo         A = w - mean of the others in the group                                    (RLOO, arXiv:2402.14740)
     group_mean  A = w - mean of the group                                                  (Dr. GRPO, arXiv:2503.20783)
     grpo        A = (w - mean) / std of the group                                          (arXiv:2402.03300)
-    role_norm   A = (w - mean) / std over the batch's votes of one (env, role)             (MARSHAL, arXiv:2510.15414)
+    role_norm   A = (w - mean) / std over the batch's votes of one (env, role, policy)     (MARSHAL, arXiv:2510.15414)
 
-where a group is the votes of one role under one group id; for the roles that a game names in `peers`, of one episode.
-`role_norm` needs no groups; there the whole batch is one for each role.
+where a group is the votes of one role and policy under one group id; for the roles that a game names in `peers`, of one
+episode and whatever policy. `role_norm` needs no groups; there the whole batch is one for each role and policy.
 
 Where a group holds several episodes, a seat is compared with the other episodes only: what a sibling of its own
 episode was paid depends on what the seat did, and a baseline that held it would pull towards R_own - R_sibling instead
 of R_own. So with m the mean of the votes of other episodes and n the number of episodes, `loo` is w - m and the mean
 that the last three subtract leaves (w - m) (n - 1) / n; for one seat of a role in an episode that is the table above.
-Where a group is one episode, siblings are what there is to compare with; but not in a run of a harness, whose rewards
-are whatever its code says: a group of which one run is left has no contrast.
+Where a group is one episode, siblings are what there is to compare with, whichever policies hold them (`_together` says
+why); but not in a run of a harness, whose rewards are whatever its code says: a group of which one run is left has no
+contrast.
 
 Tokens of one seat have one advantage, unless there are token rewards: then that of token t is A minus what the seat
 earned before t, in the same scale (`Credit.scales`). A constant for all its tokens is the special case.
@@ -39,6 +41,8 @@ from typing import Literal, get_args
 
 from llm_arena.errors import UsageError
 from llm_arena.registry import HARNESS
+from llm_arena.training.running_baselines import POOLED
+from llm_arena.training.running_baselines import Baselines as Baselines  # belongs to what this module offers
 from llm_arena.training.token_rewards import TokenRewards, TurnSignal, earned, read
 from llm_arena.types import Trace
 
@@ -66,6 +70,8 @@ class Vote:
     "Votes of one unit depend on each other's actions (one trace, or one group under `group_reward`)."
     reward: float | None
     "None or NaN means unknown: no advantage, no effect on any baseline."
+    policy: str = POOLED
+    "Whose reward it is, where it is that of one policy."
 
 
 @dataclass(kw_only=True)
@@ -106,70 +112,13 @@ class Credit:
         return self.scales.get(key, 1.0)
 
 
-class Baselines:
-    """Running mean reward per (env id, role): `b <- decay * b + (1 - decay) * reward`, starting at 0.
-
-    With `bias_correction` (the default) the value read is `b / (1 - decay ** votes)`, the weighted mean of the rewards
-    seen so far. Without it the value creeps up from 0 over about `1 / (1 - decay)` votes, and all that time a role that
-    always loses is told that losing is worse than usual.
-
-    >>> running = Baselines(decay=0.9, bias_correction=False)
-    >>> [round(running.advantage("g", "r", reward), 6) for reward in (1, 1, -1)]
-    [1.0, 0.9, -1.19]
-    """
-
-    def __init__(self, decay: float = 0.95, *, bias_correction: bool = True) -> None:
-        if not 0 <= decay < 1:
-            raise UsageError(f"the decay of a baseline must be in [0, 1), got {decay}")
-        self.decay = decay
-        self.bias_correction = bias_correction
-        self._mean: dict[tuple[str, str], float] = {}
-        self._votes: dict[tuple[str, str], int] = {}
-
-    def value(self, env_id: str, role: str) -> float:
-        """Returns the baseline of a role; 0 before its first vote."""
-        key = env_id, role
-        votes = self._votes.get(key, 0)
-        if not votes:
-            return 0.0
-        return self._mean[key] / (1 - self.decay**votes) if self.bias_correction else self._mean[key]
-
-    def update(self, env_id: str, role: str, reward: float) -> None:
-        """Counts one vote."""
-        key = env_id, role
-        self._mean[key] = self.decay * self._mean.get(key, 0.0) + (1 - self.decay) * reward
-        self._votes[key] = self._votes.get(key, 0) + 1
-
-    def advantage(self, env_id: str, role: str, reward: float) -> float:
-        """Returns `reward` minus the baseline as it was before, then counts the vote."""
-        before = self.value(env_id, role)
-        self.update(env_id, role, reward)
-        return reward - before
-
-    def state(self) -> list[dict[str, object]]:
-        """Returns the state as JSON."""
-        return [
-            {"env_id": env_id, "role": role, "mean": self._mean[env_id, role], "votes": votes}
-            for (env_id, role), votes in self._votes.items()
-        ]
-
-    def load(self, state: Iterable[Mapping[str, object]]) -> None:
-        """Takes the state that `state` returned."""
-        self._mean.clear()
-        self._votes.clear()
-        for row in state:
-            key = str(row["env_id"]), str(row["role"])
-            self._mean[key] = float(str(row["mean"]))
-            self._votes[key] = int(str(row["votes"]))
-
-
 def votes_by_seat(traces: Iterable[Trace], seats: Callable[[Trace], Iterable[str]]) -> list[Vote]:
     """Returns one vote for each seat in `seats(trace)` that had a turn, its reward the seat's return.
 
     What a seat gets that was never asked says nothing about what the policy does.
     """
     return [
-        _vote(trace, seat, trace.seats[seat].role, trace.id, trace.returns.get(seat))
+        _vote(trace, seat, trace.id, trace.returns.get(seat))
         for trace in traces
         if not trace.void
         for seat in seats(trace)
@@ -178,9 +127,12 @@ def votes_by_seat(traces: Iterable[Trace], seats: Callable[[Trace], Iterable[str
 
 
 def votes_by_trace(traces: Iterable[Trace]) -> list[Vote]:
-    """Returns one vote per trace, its reward the sum over all seats. In a zero-sum game that sum is always 0."""
+    """Returns one vote per trace, its reward the sum over all seats. In a zero-sum game that sum is always 0.
+
+    It belongs to no one policy: all that take part earn the same sum, so none is better by it.
+    """
     return [
-        _vote(trace, EVERY_SEAT, EVERY_SEAT, trace.id, math.fsum(trace.returns.values()) if trace.returns else None)
+        _vote(trace, EVERY_SEAT, trace.id, math.fsum(trace.returns.values()) if trace.returns else None)
         for trace in traces
         if not trace.void
     ]
@@ -192,7 +144,9 @@ def votes_by_group(
     """Scores whole groups of separate episodes against each other, after all of a group have ended.
 
     A contest is scored over exactly its members: a group with a void member is dropped whole, because fewer contestants
-    are another contest.
+    are another contest. The game compares episodes whoever played them; an episode's reward then goes to each of its
+    seats, and is measured from what the same policy got. Where the episodes of a group have the same policies that is
+    what the role got; where they differ, a mean over the role would credit the better policy for being better.
 
     Returns:
         the votes, the metrics that `group_reward` reported (name -> values), and the number of dropped groups.
@@ -220,17 +174,19 @@ def votes_by_group(
                 "it must return one (reward, metrics) pair per trace, in the order of the traces"
             )
         for trace, (reward, numbers) in zip(members, scored, strict=True):
-            votes += [_vote(trace, seat, trace.seats[seat].role, f"group {group}", reward) for seat in seats(trace)]
+            votes += [_vote(trace, seat, f"group {group}", reward) for seat in seats(trace)]
             for name, number in numbers.items():
                 metrics.setdefault(name, []).append(float(number))
     return votes, metrics, incomplete
 
 
-def _vote(trace: Trace, seat: str, role: str, unit: str, reward: float | None) -> Vote:
+def _vote(trace: Trace, seat: str, unit: str, reward: float | None) -> Vote:
+    whole = seat == EVERY_SEAT
     return Vote(
         trace_id=trace.id,
         seat=seat,
-        role=role,
+        role=EVERY_SEAT if whole else trace.seats[seat].role,
+        policy=POOLED if whole else trace.seats[seat].policy or POOLED,
         env_id=trace.spec.id,
         group=trace.group or trace.id,
         unit=unit,
@@ -258,7 +214,7 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
         else:
             known.append((vote, float(vote.reward)))
             credit.rewards[vote.trace_id, vote.seat] = float(vote.reward)
-    together = _role if estimator == "role_norm" else _group
+    together = _together(known, _role if estimator == "role_norm" else _group)
     credit.groups = len({together(vote) for vote in votes})
     match estimator:
         case "none":
@@ -268,7 +224,7 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
                 raise UsageError("the estimator rae needs running baselines")
             _running(known, baselines, credit)
         case "loo" | "group_mean" | "grpo" | "role_norm":
-            groups: dict[tuple[str, str], list[tuple[Vote, float]]] = {}
+            groups: dict[tuple[str, ...], list[tuple[Vote, float]]] = {}
             for vote, reward in known:
                 groups.setdefault(together(vote), []).append((vote, reward))
             for members in groups.values():
@@ -287,6 +243,30 @@ def _role(vote: Vote) -> tuple[str, str]:
     return vote.env_id, vote.role
 
 
+def _together(
+    known: Iterable[tuple[Vote, float]], key: Callable[[Vote], tuple[str, str]]
+) -> Callable[[Vote], tuple[str, ...]]:
+    """Returns what votes that are compared with each other have in common: `key`, and mostly the policy.
+
+    Over several episodes each policy is compared with itself: else the one that is better has an advantage above 0
+    whatever it does. Within one episode (peers, or a group of one) all siblings are compared, whoever holds them. What
+    is to be taken out there is the problem that they share, and a policy with a single seat would have nothing to be
+    compared with and learn nothing. Nor would comparing the seats of one policy alone be right: of four players in a
+    zero-sum game, two of each policy, its two would learn to raise R_own - R_sibling, while with all four the
+    difference is R_own up to a factor. The price is that a better policy's mean advantage stays above 0 there, which
+    is noise: a sibling's reward is a baseline as good or as bad whichever policy earned it.
+    """
+    episodes: dict[tuple[str, str], set[str]] = {}
+    for vote, _ in known:
+        episodes.setdefault(key(vote), set()).add(vote.trace_id)
+
+    def shared(vote: Vote) -> tuple[str, ...]:
+        several = len(episodes.get(key(vote), ())) > 1
+        return (*key(vote), vote.policy) if several else key(vote)
+
+    return shared
+
+
 def _running(known: list[tuple[Vote, float]], baselines: Baselines, credit: Credit) -> None:
     """Reads the baseline for a whole unit before any of the unit's votes enters it.
 
@@ -298,9 +278,9 @@ def _running(known: list[tuple[Vote, float]], baselines: Baselines, credit: Cred
         units.setdefault(vote.unit, []).append((vote, reward))
     for members in units.values():
         for vote, reward in members:
-            credit.advantages[vote.trace_id, vote.seat] = reward - baselines.value(vote.env_id, vote.role)
+            credit.advantages[vote.trace_id, vote.seat] = reward - baselines.value(vote.env_id, vote.role, vote.policy)
         for vote, reward in members:
-            baselines.update(vote.env_id, vote.role, reward)
+            baselines.update(vote.env_id, vote.role, reward, vote.policy)
 
 
 def _compare(members: Sequence[tuple[Vote, float]], estimator: Estimator, credit: Credit) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llm_arena.problems.final_answers import TAG, read_answer
+from llm_arena.rating import judging
 from llm_arena.registry import HARNESS
 from llm_arena.training import trees
 from llm_arena.training.alarms import says_out_of_memory
@@ -86,6 +87,8 @@ def of_traces(
     `ended/forfeit`, `ended/no_answer` (with `multi_agent/early_termination_rate` they add up to 1),
     `episode_seconds/avg` and `episode_seconds/max`; `groups...` and `rewards_missing`, what the credit left without
     signal; `sampled_tokens`, `guided_turns` and `guided_tokens`: what was sampled under a grammar is not trained.
+    Of games whose judges are asked in both orders: `judge/pairs`, how many pairs have both verdicts, and
+    `judge/consistency`, the share of them that were judged alike.
     Of the runs of a harness: `failed_calls`, and `paid_to_nobody`, rewards for calls without an answer or for roles
     that were not called.
 
@@ -136,6 +139,7 @@ def of_traces(
     runs = [trace for trace in played if trace.spec.id.startswith(HARNESS)]
     for name, counted in (("failed_calls", "failed"), ("paid_to_nobody", "paid_to_nobody")) if runs else ():
         row[name] = sum(counts.get(counted, 0) for run in runs for counts in run.env_stats.values())
+    row |= _of_judges(played)
     row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED])
     row |= _of_learners({role: counts for role, counts in roles.items() if counts.seats})
     row |= repeats.row()
@@ -244,6 +248,17 @@ def _of_episodes(traces: Sequence[Trace], played: Sequence[Trace], ends: Mapping
         "groups_uninformative": credit.uninformative,
         "groups_incomplete": credit.incomplete,
         "rewards_missing": credit.missing,
+    }
+
+
+def _of_judges(played: Sequence[Trace]) -> Row:
+    counted = [counts for counts in map(judging, played) if counts]
+    pairs = sum(counts["pairs"] for counts in counted)
+    if not counted:
+        return {}
+    return {
+        "judge/pairs": pairs,
+        **({"judge/consistency": sum(counts["consistent"] for counts in counted) / pairs} if pairs else {}),
     }
 
 

@@ -87,6 +87,11 @@ class Rollouts:
         await self._serve(self.version_for(step))
         began = time.perf_counter()
         traces = await play_many(plans, self._runtime)
+        lost = [place for place, trace in enumerate(traces) if lost_to_an_engine(trace)]
+        if lost:  # it comes back with the weights it had, or refuses at once
+            again = await play_many([plans[place] for place in lost], self._runtime)
+            for place, trace in zip(lost, again, strict=True):
+                traces[place] = trace
         refuse_all_void(step, traces)
         refuse_without_tokens(step, traces, self._config)
         return Played(traces=traces, seconds=time.perf_counter() - began)
@@ -111,6 +116,15 @@ class Rollouts:
         for job in self._jobs.values():
             if job.done():
                 job.result()
+
+
+def lost_to_an_engine(trace: Trace) -> bool:
+    """Whether an episode was broken by a failure of an engine.
+
+    Such episodes are played once more. Those that a death spares had ended before it, so they are the short ones, and
+    a step on them alone would lean to short games.
+    """
+    return trace.failure is not None and trace.failure.boundary == "engine"
 
 
 def refuse_all_void(step: int, traces: Sequence[Trace]) -> None:

@@ -5,6 +5,7 @@
         metrics.jsonl    one line per step
         traces.jsonl     the episodes
         checkpoints/     the newest two
+        league/          past versions that may still be met, and ratings.json, in a league
         final/           a Hugging Face folder, there when the run is complete
 
 A checkpoint holds the sizes of the two log files; a resumed run cuts them there, so that no step is logged twice.
@@ -24,8 +25,8 @@ import filelock
 from llm_arena.errors import TrainingError
 from llm_arena.trace_file import TraceWriter
 from llm_arena.training import checkpoint
-from llm_arena.training.config import differences
 from llm_arena.training.metrics import Row
+from llm_arena.training.run_identity import differences
 from llm_arena.training.whole_folder import PART, flush
 from llm_arena.types import Trace
 
@@ -34,6 +35,7 @@ OWN = (".lock", "config.part")
 """What a kill can leave in a folder whose run has not begun."""
 WRITTEN = (
     *("config.json", "metrics.jsonl", "traces.jsonl", "checkpoints", "weights", "final", "adapter"),
+    *("league", "ratings.json"),
     *("tensorboard", "tracking"),
 )
 """What a run writes."""

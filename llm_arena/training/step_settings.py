@@ -10,7 +10,13 @@ from llm_arena.training.objective import StepSettings, WholeUnit
 
 
 def step_settings(
-    config: TrainConfig, step: int, batch: Batch, trained_seats: int, *, exact: bool = True
+    config: TrainConfig,
+    step: int,
+    batch: Batch,
+    trained_seats: int,
+    *,
+    learned: int | None = None,
+    exact: bool = True,
 ) -> StepSettings:
     """Returns what step `step` (from 0) depends on besides its batch.
 
@@ -19,6 +25,7 @@ def step_settings(
         step: which one.
         batch: its batch, whose trained tokens, turns or traces may be the divisor.
         trained_seats: how many (trace, seat) pairs the policy trains in a step without void episodes.
+        learned: in how many steps before this one the policy has learned; None: in all.
         exact: whether the engine computes in float32, as the learner does.
     """
     kind = LOSSES[config.loss]
@@ -45,7 +52,7 @@ def step_settings(
         case _:
             divisor = batch.trained_tokens
     return StepSettings(
-        lr=config.lr_at(step),
+        lr=config.lr_at(step, learned),
         divisor=max(divisor, 1),
         mean_by=mean_by,
         temperature=config.temperature,

@@ -2,8 +2,7 @@
 
 Weights travel as a Hugging Face folder with one safetensors file, or as a PEFT folder with an adapter; written aside
 and renamed, one folder per version. The engine makes its own copy. The learner's thread writes a version, between two
-updates; the engine takes it when nothing is being sampled. A version's folder goes when the one that is `keep` newer
-has been written.
+updates; the engine takes it when nothing is being sampled.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_arena.engines.base import Engine, Sampling
-from llm_arena.errors import TrainingError
+from llm_arena.errors import EngineError, TrainingError
 from llm_arena.runtime import Runtime
 from llm_arena.training.learner import Learner
 from llm_arena.training.whole_folder import link_folder, write_whole
@@ -32,7 +31,6 @@ class Publisher:
         folder: for the versions in passing; emptied at the start.
         adapter_of: publish the learner's adapter beside this model folder, the base that it was trained on. None
             publishes whole models, an adapter merged into its base.
-        keep: how many versions before the newest stay in the folder.
     """
 
     def __init__(
@@ -44,7 +42,6 @@ class Publisher:
         policy: str,
         folder: Path,
         adapter_of: Path | None = None,
-        keep: int = 0,
     ) -> None:
         self._learner = learner
         self._engine = engine
@@ -52,7 +49,6 @@ class Publisher:
         self._policy = policy
         self._folder = folder
         self._adapter_of = adapter_of
-        self._keep = keep
         self._base_is_there = False
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -70,8 +66,12 @@ class Publisher:
         """Returns where a version is."""
         return self._folder / f"v{version:08d}"
 
-    def write(self, version: int) -> None:
+    def write(self, version: int, *, oldest: int | None = None) -> None:
         """Writes the learner's weights as they are now.
+
+        Args:
+            version: their number.
+            oldest: those before this one are deleted. None: before the one that is written.
 
         Raises:
             TrainingError: the disk is full or refuses.
@@ -86,7 +86,7 @@ class Publisher:
 
         write_whole(self.folder(version), fill, what=f"version {version} of the weights", durable=False)
         for old in self._folder.glob("v*"):
-            if int(old.name[1:]) < version - self._keep:
+            if int(old.name[1:]) < (version if oldest is None else oldest):
                 shutil.rmtree(old, ignore_errors=True)
 
     def adopt(self, version: int, directory: Path) -> None:
@@ -106,7 +106,8 @@ class Publisher:
         Raises:
             EngineError: the engine does not take it, or has died.
         """
-        if self._adapter_of is not None and not self._base_is_there:
+        # A server has its base already, under the name that it was started with.
+        if self._adapter_of is not None and not self._base_is_there and self._engine.name != "openai":
             await self._engine.publish(f"{self._policy}/base", self._adapter_of, 0)
             self._base_is_there = True
         await self._runtime.wake()
@@ -122,6 +123,9 @@ class Publisher:
             temperature: of sampling.
             seed: of sampling.
             tokens: how many to sample after each prompt.
+
+        Raises:
+            EngineError: the engine fails twice.
         """
 
         async def sample() -> list[Completion]:
@@ -135,8 +139,12 @@ class Publisher:
             ]
             return list(await asyncio.gather(*wanted))
 
+        try:
+            completions = self._runtime.run(sample())
+        except EngineError:  # one that has died comes back with the weights it had
+            completions = self._runtime.run(sample())
         pairs: list[tuple[float, float]] = []
-        for prompt, completion in zip(prompts, self._runtime.run(sample()), strict=True):
+        for prompt, completion in zip(prompts, completions, strict=True):
             own = self._learner.logprobs(prompt, completion.token_ids, temperature).tolist()
             pairs += zip(own, completion.logprobs, strict=True)
         return pairs

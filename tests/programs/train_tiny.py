@@ -1,10 +1,12 @@
 """A short training run of a tiny model, for tests that kill it.
 
-`train_tiny.py MODEL RUN_DIR POINT` trains and kills itself (SIGKILL) at POINT: rollout, step, save, publish, none.
+`train_tiny.py MODEL RUN_DIR POINT [KIND]` trains and kills itself (SIGKILL) at POINT: rollout, step, save, publish,
+version (a past version of a league was written), none.
 
 `train_tiny.py MODEL FOLDER moments COUNT SEED KIND` trains once without a break, then COUNT times with a kill at a
 random moment and a second start; it prints one line of JSON with the largest difference of each run's final weights,
-and whether baselines and metrics are equal. KIND is plain, ahead (batches are played ahead), two (policies) or both.
+and whether baselines and metrics are equal. KIND is plain, ahead (batches are played ahead), two (policies), both, or
+league (played ahead).
 Runs are forked, so that each costs little.
 """
 
@@ -26,6 +28,7 @@ from safetensors.torch import load_file
 from llm_arena.tokens import ChatFormat
 from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
+from llm_arena.training.league_settings import LeagueSettings
 from llm_arena.training.learner import Learner
 from llm_arena.training.loop import TrainResult, train
 from llm_arena.training.mfu import Meter
@@ -60,6 +63,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "two": {"roster": '{"player_0": "learner:a", "player_1": "learner:b"}'},
 }
 KINDS["both"] = KINDS["ahead"] | KINDS["two"]
+KINDS["league"] = KINDS["ahead"] | {
+    "league": LeagueSettings(
+        self_play=0.2, past=0.5, anchors_share=0.3, anchors="random-legal", snapshot_every=1, keep=2, min_games=1
+    )
+}
 
 
 def run(model: str, run_dir: str, **changes: Any) -> TrainResult:
@@ -101,6 +109,10 @@ def arm(point: str) -> None:
         from llm_arena.training.sync import Publisher
 
         after(Publisher, "write", 4)
+    elif point == "version":
+        from llm_arena.training.policies import TrainedPolicy
+
+        after(TrainedPolicy, "keep_version", 3)
 
 
 def apart(left: Path, right: Path) -> float:
@@ -185,4 +197,4 @@ if __name__ == "__main__":
         moments(sys.argv[1], Path(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])
     else:
         arm(sys.argv[3])
-        run(sys.argv[1], sys.argv[2])
+        run(sys.argv[1], sys.argv[2], **KINDS[sys.argv[4] if len(sys.argv) > 4 else "plain"])
