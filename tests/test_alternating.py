@@ -193,3 +193,10 @@ def test_a_run_that_was_broken_off_in_somebodys_turn_ends_like_a_whole_one(
         one, other = (load_file(run.models[name] / "model.safetensors") for run in (whole, again))
         assert all(torch.equal(one[key], other[key]) for key in one)
     assert [row["loss"] for row in again.rows] == [row["loss"] for row in whole.rows]
+
+
+def test_who_learns_in_turns_warms_up_in_its_own_steps(model: Path, tmp_path: Path) -> None:
+    config = settings(model, tmp_path, alternate_every=2, num_steps=6, lr=0.1, lr_end=None, warmup_steps=4)
+    rows = train(config, script="t", progress=False).rows
+    rates = [row["lr/a" if row["learns/a"] else "lr/b"] for row in rows]
+    assert rates == pytest.approx([0.025, 0.05, 0.025, 0.05, 0.075, 0.1])

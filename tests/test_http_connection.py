@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -67,13 +69,10 @@ def with_raw(answer: Answer, test: Callable[[str], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])
 def test_a_reply_that_nobody_asked_for_is_nobodys(pause: float) -> None:
-    """Neither one that aiohttp has read when the next request begins, nor one that it has not read yet."""
-
     async def test(url: str) -> None:
         pool = HttpPool(url, patience=QUICK)
         for number in range(4):
             assert await pool.post("/x", {"number": number}) == {"number": number}
-            time.sleep(0.1)  # the loop stands still while the surplus comes
             await asyncio.sleep(2 * pause)
         await pool.close()
 
@@ -81,6 +80,33 @@ def test_a_reply_that_nobody_asked_for_is_nobodys(pause: float) -> None:
         return reply(body), pause, reply({"number": "surplus"})
 
     with_raw(answer, test)
+
+
+def test_a_surplus_that_this_process_has_not_read_yet_is_nobodys() -> None:
+    def talk(listening: socket.socket) -> None:
+        for _ in range(2):
+            talking, _ = listening.accept()
+            with talking:
+                while talking.recv(65536):
+                    asked.append(1)
+                    talking.sendall(reply({"number": len(asked)}))
+                    if len(asked) == 1:
+                        time.sleep(0.05)
+                        talking.sendall(reply({"number": "surplus"}))
+
+    async def test(url: str) -> None:
+        pool = HttpPool(url, patience=QUICK)
+        assert await pool.get("/x") == {"number": 1}
+        time.sleep(0.2)  # the loop stands still while the surplus comes
+        assert await pool.get("/x") == {"number": 2}
+        await pool.close()
+
+    asked: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=talk, args=(listening,), daemon=True)
+        server.start()
+        asyncio.run(test(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+        server.join(5)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])

@@ -259,7 +259,7 @@ class TrainedPolicy:
             dtype=self.learner.dtype,
             device=self.learner.device,
         )
-        settings = step_settings(config, step, batch, seats, exact=self._exact)
+        settings = step_settings(config, step, batch, seats, learned=self.age(0, step), exact=self._exact)
         began = time.perf_counter()
         stats = self.learner.step(batch, settings)
         used = self._meter.share(batch, time.perf_counter() - began, epochs=config.epochs)
