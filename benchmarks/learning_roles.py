@@ -29,7 +29,7 @@ ARGS: dict[str, Any] = {
 reply costs 0.3 and a question, but does not end the visit: nine in ten of the initial model's are bad as a doctor, and
 if each forfeited the game, all visits would earn the same, and nothing could be learned from them."""
 CONDITIONS = ["asthma", "common cold", "depression", "gout", "migraine", "pneumonia"]
-"""So few, and so common, that a model of 135M parameters can find out in some 25 steps what it is asked for."""
+"""Few and common, for a model of 135M parameters and 25 steps. No run with these settings has been published yet."""
 PARTNERS = {"doctor": {"patient": "faithful"}, "patient": {"doctor": "bayes"}}
 """Who holds the other role while one is trained alone. Scripted, for the initial model as a doctor hardly asks a
 patient anything."""
