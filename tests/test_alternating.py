@@ -13,13 +13,11 @@ from safetensors.torch import load_file
 
 from llm_arena.engines.transformers_engine import TransformersEngine
 from llm_arena.lockstep import Lockstep
-from llm_arena.models import random_model
 from llm_arena.rollout import play_many
 from llm_arena.runtime import Runtime, ServedPolicy
 from llm_arena.tokens import ChatFormat
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch as batches
-from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.credit import Baselines, assign
 from llm_arena.training.labels import train_sequences
@@ -29,14 +27,14 @@ from llm_arena.training.planning import Planner, learner_seats
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.step_settings import step_settings
 from llm_arena.training.sync import Publisher
+from train_parts import broken_off, kuhn_model
 
 NAMES = ("learner:a", "learner:b")
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
+    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:
@@ -169,16 +167,8 @@ def test_a_run_that_was_broken_off_in_somebodys_turn_ends_like_a_whole_one(
 ) -> None:
     config = settings(model, tmp_path / "whole", alternate_every=3, num_steps=7, max_staleness=2)
     whole = train(config, script="t", progress=False)
-
-    def press(row: Mapping[str, float], learners: Any) -> None:
-        if row["step"] == interrupted:
-            raise KeyboardInterrupt
-
     broken = dataclasses.replace(config, run_dir=str(tmp_path / "broken"))
-    with pytest.raises(KeyboardInterrupt):
-        train(broken, script="t", progress=False, on_step=press)
-    saved = checkpoint.newest(tmp_path / "broken" / "checkpoints")
-    assert saved is not None and saved.step == interrupted
+    saved = broken_off(broken, interrupted)
     older = sorted(path.name for path in (saved.path / "older").iterdir())
     assert (
         older

@@ -107,14 +107,7 @@ def test_siblings_of_one_episode_are_compared_whoever_holds_them() -> None:
         make_trace(f"t{i}", {f"solver_{k}": reward for k, reward in enumerate(paid)}, policies=TWO)
         for i, paid in enumerate(rewards)
     ]
-    credit = assign(
-        traces,
-        by="seat",
-        estimator="group_mean",
-        baselines=Baselines(),
-        learners=lambda trace: list(trace.seats),
-        peers=("solver",),
-    )
+    credit = by_seat(traces, "group_mean", peers=("solver",))
     assert [credit.of("t0", f"solver_{k}") for k in range(4)] == [0.5, 0.5, -0.5, -0.5]
     assert [credit.of("t1", f"solver_{k}") for k in range(4)] == [0.75, -0.25, -0.25, -0.25]
     assert credit.groups == 2

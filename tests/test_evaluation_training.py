@@ -16,7 +16,6 @@ from llm_arena.engines.base import Sampling
 from llm_arena.engines.fake import FakeEngine
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import EngineError, UsageError
-from llm_arena.models import random_model
 from llm_arena.runtime import Runtime
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.evaluation import Evaluation
@@ -30,15 +29,14 @@ from llm_arena.training.setup import set_up
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.sync import Publisher
 from llm_arena.types import Completion
-from train_parts import tiny
+from train_parts import kuhn_model, tiny
 
 EVERY_TWO = EvaluationSettings(every=2, matches=8)
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
+    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
-from llm_arena.models import random_model
 from llm_arena.runtime import Runtime
 from llm_arena.trace_file import read_traces
 from llm_arena.training import checkpoint
@@ -38,13 +37,12 @@ from llm_arena.training.setup import set_up
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.trainer import Trainer
 from llm_arena.types import Trace
-from train_parts import PROGRAM, tiny
+from train_parts import PROGRAM, kuhn_model, tiny
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
+    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

@@ -29,6 +29,7 @@ from llm_arena.training.run_identity import differences, fingerprint
 from llm_arena.training.setup import set_up, with_chosen_engine
 from llm_arena.training.sources import DealtSource
 from llm_arena.types import Action, PastTurn, View
+from train_parts import kuhn_model
 
 TABLES = {
     "a": {"lr": 1e-3, "lora-rank": 8, "engine": {"kind": "vllm", "max-model-len": 512}},
@@ -49,8 +50,7 @@ model = "other"
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
+    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def read(*argv: str) -> TrainConfig:

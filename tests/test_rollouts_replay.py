@@ -13,7 +13,6 @@ import llm_arena
 from llm_arena.agent import Agent
 from llm_arena.engines.transformers_engine import TransformersEngine
 from llm_arena.errors import EngineError, TrainingError
-from llm_arena.models import random_model
 from llm_arena.rollout import EpisodePlan
 from llm_arena.roster import make_agent
 from llm_arena.runtime import Runtime
@@ -22,6 +21,7 @@ from llm_arena.training.config import TrainConfig
 from llm_arena.training.loop import train
 from llm_arena.training.rollouts import Rollouts
 from llm_arena.types import Action, PastTurn, Trace, View
+from train_parts import kuhn_model
 
 
 class Faulty:
@@ -87,8 +87,7 @@ def test_it_is_done_once() -> None:
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_death_that_spares_some_costs_a_run_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    model = random_model(tmp_path / "model", words=words, hidden_size=32, layers=1, heads=2)
+    model = kuhn_model(tmp_path)
 
     def run(name: str) -> list[Trace]:
         config = TrainConfig(

@@ -119,14 +119,7 @@ def test_peers_are_compared_within_their_episode() -> None:
         make_trace("easy", {"proposer_0": 0.0, "solver_0": 1.0, "solver_1": 1.0}),
         make_trace("fair", {"proposer_0": 1.0, "solver_0": 1.0, "solver_1": 0.0}),
     ]
-    credit = assign(
-        traces,
-        by="seat",
-        estimator="group_mean",
-        baselines=Baselines(),
-        learners=lambda trace: list(trace.seats),
-        peers=("solver",),
-    )
+    credit = by_seat(traces, "group_mean", peers=("solver",))
     assert credit.advantages == {
         ("easy", "proposer_0"): -0.5,
         ("fair", "proposer_0"): 0.5,

@@ -12,19 +12,18 @@ import pytest
 
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import ArenaError, TrainingError, UnknownName, UsageError
-from llm_arena.models import random_model
 from llm_arena.trace_file import read_traces
 from llm_arena.training import batch, checkpoint
 from llm_arena.training.config import LearnerSettings, TrainConfig
 from llm_arena.training.config_parse import parse
 from llm_arena.training.loop import train
 from llm_arena.training.run_identity import differences
+from train_parts import kuhn_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    words = ["check", "bet", "call", "fold", "J", "Q", "K"]
-    return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
+    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

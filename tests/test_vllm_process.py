@@ -23,6 +23,7 @@ from llm_arena.engines.settings import EngineSettings
 from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import EngineError, UnknownName, UsageError
 from llm_arena.models import random_model
+from server_parts import alive
 from vllm_parts import Served, model_folder
 
 PROGRAM = Path(__file__).parent / "programs" / "serve_tiny.py"
@@ -34,13 +35,6 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # ---- the process -------------------------------------------------------------------------------------------------
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from llm_arena.engines.vllm_engine import REVIVALS, VllmEngine
 from llm_arena.errors import EngineError
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
+from server_parts import alive
 from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
 
 PROGRAM = Path(__file__).parent / "programs" / "serve_on.py"
@@ -37,13 +38,6 @@ PROGRAM = Path(__file__).parent / "programs" / "serve_on.py"
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def engines_of(parent: int) -> list[int]:

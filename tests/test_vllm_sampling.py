@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from llm_arena.engines.base import Sampling
@@ -24,7 +24,7 @@ from llm_arena.errors import EngineError, TrainingError, UnknownName
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
 from llm_arena.types import Completion
-from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
+from vllm_parts import PROMPTS, Served, adapter_folders, check, gap, model_folder, shake
 
 ADAPTERS = 7
 
@@ -36,14 +36,7 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def adapters(tied: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Adapters of the tied model that change it a lot."""
-    folder = tmp_path_factory.mktemp("adapters")
-    torch.manual_seed(0)
-    for number in range(ADAPTERS):
-        model = AutoModelForCausalLM.from_pretrained(tied, dtype=torch.float32)
-        settings = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
-        get_peft_model(model, settings).save_pretrained(folder / str(number))
-    return [folder / str(number) for number in range(ADAPTERS)]
+    return adapter_folders(tied, tmp_path_factory.mktemp("adapters"), ADAPTERS)
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,14 @@ def make_trace(
     )
 
 
-def by_seat(traces: list[Trace], estimator: Estimator, baselines: Baselines | None = None) -> Credit:
+def by_seat(
+    traces: list[Trace], estimator: Estimator, baselines: Baselines | None = None, *, peers: Sequence[str] = ()
+) -> Credit:
     return assign(
         traces,
         by="seat",
         estimator=estimator,
         baselines=baselines or Baselines(),
         learners=lambda trace: list(trace.seats),
+        peers=peers,
     )

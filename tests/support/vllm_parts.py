@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.vllm_engine import VllmEngine
@@ -25,6 +27,16 @@ def model_folder(folder: Path, *, tied: bool, seed: int = 0) -> Path:
     return random_model(
         folder, words=words, hidden_size=64, heads=2, seed=seed, tie_word_embeddings=tied, initializer_range=0.15
     )
+
+
+def adapter_folders(base: Path, folder: Path, count: int) -> list[Path]:
+    """Adapters of a model that change it a lot."""
+    torch.manual_seed(0)
+    for number in range(count):
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        settings = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
+        get_peft_model(model, settings).save_pretrained(folder / str(number))
+    return [folder / str(number) for number in range(count)]
 
 
 def logprobs(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
