@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from llm_arena.boards.board import Game
 from llm_arena.boards.evaluate import evaluate
@@ -102,12 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def rank(config: TrainConfig, initial: Path, final: Path, folder: Path, *, fresh: bool) -> Leaderboard:
     """Lets all three meet on the held-out topics, with the rules of the training, and returns their leaderboard."""
-    settings: dict[str, Any] = {
-        "max_new_tokens": config.max_new_tokens,
-        "max_context_tokens": config.max_context_tokens,
-        "temperature": config.temperature,
-        "system": config.system,
-    }
+    settings = config.agent_settings()
     game = Game(id=config.env, args={**config.env_kwargs(), "namers": 2}, starts=[{"topic": topic} for topic in TOPICS])
     with Runtime(max_open_episodes=config.max_open_episodes, engine=config.engine) as runtime:
         return evaluate(

@@ -355,6 +355,11 @@ class TrainConfig:
         """Returns whether policy number `place` of so many learns in step `step` (from 0); see `alternate_every`."""
         return not self.alternate_every or (step // self.alternate_every) % policies == place
 
+    def agent_settings(self) -> dict[str, Any]:
+        """Returns the settings of every model in a seat, by the names that agents know them by."""
+        names = ("max_new_tokens", "max_context_tokens", "temperature", "system", "history", "thinking")
+        return {name: getattr(self, name) for name in names}
+
     def entropy_at(self, step: int) -> float:
         """Returns the entropy weight of step `step` (from 0)."""
         return _ramp(self.entropy_weight, self.entropy_weight_end, step, self.num_steps)

@@ -155,7 +155,6 @@ class Evaluation:
         self, env: ArenaEnv, held: Mapping[str, str | Agent], contest: Sequence[str], part: Sequence[str]
     ) -> _Table:
         """Returns the table in which the trained policies hold `part` of their seats."""
-        config = self._config
         who = {seat: OTHER if seat not in contest else TRAINED if seat in part else INITIAL for seat in held}
         agents: dict[str, str | Agent] = {}
         for seat, agent in held.items():
@@ -163,15 +162,7 @@ class Evaluation:
                 agents[seat] = f"llm:{agent if who[seat] == TRAINED else initial_name(agent)}"
             else:
                 agents[seat] = agent
-        settings = {
-            "max_new_tokens": config.max_new_tokens,
-            "max_context_tokens": config.max_context_tokens,
-            "temperature": config.temperature,
-            "system": config.system,
-            "history": config.history,
-            "thinking": config.thinking,
-        }
-        return _Table(who, resolve_roster(env, agents, runtime=self._runtime, **settings))
+        return _Table(who, resolve_roster(env, agents, runtime=self._runtime, **self._config.agent_settings()))
 
 
 def _row(played: Sequence[tuple[Trace, Mapping[str, str]]]) -> Row:

@@ -193,17 +193,8 @@ class Planner:
         return tables[(step * self._config.starts_per_step + k) % len(tables)]
 
     def _seated(self, table: Roster) -> Seated:
-        config = self._config
-        settings = {
-            "max_new_tokens": config.max_new_tokens,
-            "max_context_tokens": config.max_context_tokens,
-            "temperature": config.temperature,
-            "system": config.system,
-            "history": config.history,
-            "thinking": config.thinking,
-        }
         strings = {key: f"llm:{who}" if is_trained(who) else who for key, who in table.items()}
-        return self.env.agents(strings, self._runtime, settings)
+        return self.env.agents(strings, self._runtime, self._config.agent_settings())
 
     def _against(self, opponent: str) -> list[Seated]:
         """Returns the tables of the learner and an opponent."""

@@ -236,11 +236,11 @@ class TrainedPolicy:
             self._written = version
 
     def learn(self, traces: Sequence[Trace], gained: Credit, *, step: int, seats: int) -> Learned:
-        """Makes one step. No update comes of a batch in which it has nothing to train, or of others' turn.
+        """Makes one step. No update comes of a batch in which it has nothing to train.
 
         Args:
             traces: of the step.
-            gained: their advantages.
+            gained: their advantages, and what is masked, as all is where it is others' turn to learn.
             step: which one, from 0.
             seats: how many (trace, seat) pairs it trains in a step without void episodes.
 
@@ -248,9 +248,8 @@ class TrainedPolicy:
             TrainingError: the step can't be made; see `Learner.step`.
         """
         config = self._config
-        sequences = train_sequences(traces, gained, policy=self.name, ignore_truncated=config.ignore_truncated)
         batch = batches.build(
-            sequences if self.learns(step) else [],
+            train_sequences(traces, gained, policy=self.name, ignore_truncated=config.ignore_truncated),
             max_row_tokens=config.max_row_tokens,
             max_tree_depth=self.learner.max_tree_depth,
             token_budget=config.token_budget,

@@ -27,7 +27,7 @@ def mask_stale(traces: Sequence[Trace], gained: Credit, oldest: int, policy: str
 
 
 def mask_idle(traces: Sequence[Trace], gained: Credit, policy: str) -> None:
-    """Notes that no token of a policy is trained in this step, because it is the turn of others to learn."""
+    """Keeps all tokens of a policy from being trained in this step, because it is the turn of others to learn."""
     _mask(traces, gained, policy, lambda turn: True)
 
 
