@@ -58,8 +58,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes, each with whole files: more would start as many engines at once, each with gigabytes of its own.
 test: lint $(TEST_DATA)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 soak: $(TEST_DATA)
 	$(BIN)/pytest -m soak

@@ -128,6 +128,21 @@ def arena(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@pytest.fixture(scope="module", autouse=True)
+def registries() -> Iterator[None]:
+    """Takes out after each file what it registered: other files go through all games, in any order."""
+    import pettingzoo
+
+    import llm_arena
+
+    games = (llm_arena.registry.entries, pettingzoo.aec_registry)
+    before = [dict(entries) for entries in games]
+    yield
+    for entries, kept in zip(games, before, strict=True):
+        entries.clear()
+        entries.update(kept)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a random Llama with under a million parameters, which knows the words of the shelf's games."""

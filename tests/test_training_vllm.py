@@ -23,7 +23,7 @@ from llm_arena.models import random_model
 from llm_arena.trace_file import read_traces
 from llm_arena.training import checkpoint
 from llm_arena.training.config import TrainConfig
-from llm_arena.training.loop import train
+from llm_arena.training.loop import TrainResult, train
 
 VLLM = EngineSettings(kind="vllm", args='{"max_model_len": 512}')
 
@@ -53,21 +53,12 @@ def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**given | changes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [
-        ("full", {}),
-        ("adapter", {"lora_rank": 4, "publish": "adapter", "loss": "ppo_clip", "epochs": 2, "minibatches": 2}),
-    ],
-)
-def test_a_run_is_token_exact_and_its_model_loads(
-    kind: str, changes: dict[str, Any], model: Path, tmp_path: Path
-) -> None:
-    result = train(settings(model, tmp_path / "run", **changes), script="t", progress=False)
+def check_run(result: TrainResult, model: Path, run_dir: Path) -> None:
+    """Every step was trained on what was served, with the weights of its version; the model changed, and loads."""
     assert result.steps == 3
     assert result.max_logprob_gap <= 1e-4
     assert max(row["probe_gap"] for row in result.rows[:-1]) <= 1e-4  # the last weights go nowhere
-    traces = list(read_traces(tmp_path / "run" / "traces.jsonl"))
+    traces = list(read_traces(run_dir / "traces.jsonl"))
     assert [trace.void for trace in traces] == [False] * 24
     assert {turn.max_version for trace in traces for turn in trace.turns} == {0, 1, 2}
     for trace in traces:
@@ -75,11 +66,16 @@ def test_a_run_is_token_exact_and_its_model_loads(
     trained, before = (load_file(folder / "model.safetensors") for folder in (result.final_dir, model))
     assert trained.keys() == before.keys()
     assert max(float((trained[name] - before[name]).abs().max()) for name in trained) > 1e-3
-    if kind == "adapter":
-        base = AutoModelForCausalLM.from_pretrained(model)
-        merged: Any = PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").merge_and_unload()
-        state = merged.state_dict()
-        assert max(float((trained[name] - state[name]).abs().max()) for name in trained) <= 1e-5
+
+
+def test_a_run_of_an_adapter_is_token_exact_and_its_model_loads(model: Path, tmp_path: Path) -> None:
+    changes = {"lora_rank": 4, "publish": "adapter", "loss": "ppo_clip", "epochs": 2, "minibatches": 2}
+    result = train(settings(model, tmp_path / "run", **changes), script="t", progress=False)
+    check_run(result, model, tmp_path / "run")
+    base = AutoModelForCausalLM.from_pretrained(model)
+    merged: Any = PeftModel.from_pretrained(base, tmp_path / "run" / "adapter").merge_and_unload()
+    state, trained = merged.state_dict(), load_file(result.final_dir / "model.safetensors")
+    assert max(float((trained[name] - state[name]).abs().max()) for name in trained) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["full", pytest.param("adapter", marks=pytest.mark.soak)])
@@ -107,14 +103,10 @@ def test_the_engine_dies_in_mid_run_and_the_run_goes_on(
     changes = {"lora_rank": 4, "publish": "adapter"} if kind == "adapter" else {}
     monkeypatch.setattr(VllmEngine, "generate", dies)
     result = train(settings(model, tmp_path / "run", max_open_episodes=2, **changes), script="t", progress=False)
-    assert result.steps == 3
     assert len(pids) == 2
-    traces = list(read_traces(tmp_path / "run" / "traces.jsonl"))
     assert 1 <= lost <= 2  # so many episodes were open; they are played once more
-    assert [trace.void for trace in traces] == [False] * 24
     assert [row["void"] for row in result.rows] == [0, 0, 0]
-    assert result.max_logprob_gap <= 1e-4  # of every step: what is trained on is what was served
-    assert max(row["probe_gap"] for row in result.rows[:-1]) <= 1e-4
+    check_run(result, model, tmp_path / "run")
 
 
 def test_the_engine_dies_too_often_in_mid_run_and_the_same_command_goes_on(

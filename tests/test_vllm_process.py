@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,15 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def serving(tied: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], int]]]:
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for all temporary files, with a name so short that sockets fit in."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def serving(tied: Path, temporary: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], int]]]:
     """Starts a program without a main guard that serves the tied model; returns it and the engine's process id."""
     running: list[subprocess.Popen[str]] = []
 
@@ -80,14 +89,24 @@ def test_nothing_is_left_after_kill_9_of_the_parent(
 
 
 def test_ctrl_c_closes_the_engine_and_ends_the_program(
-    serving: Callable[[str], tuple[subprocess.Popen[str], int]],
+    serving: Callable[[str], tuple[subprocess.Popen[str], int]], temporary: Path
 ) -> None:
     process, pid = serving("script")
+    assert len(list(temporary.glob("llm-arena-vllm-*/sockets/*"))) >= 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
     _, errors = process.communicate(timeout=15)
     assert process.returncode == 130, errors
     assert errors.strip() == "llm-arena: interrupted"
     assert not alive(pid)
+    # vLLM's own, of which it tells nobody the name
+    assert not [left.name for left in temporary.iterdir() if not left.name.startswith(("vllm_dist_", "torchinductor"))]
+
+
+def test_sockets_whose_names_are_too_long_are_where_vllm_puts_them(temporary: Path, tmp_path: Path) -> None:
+    assert vllm_start.sockets_in(temporary) == {"VLLM_RPC_BASE_PATH": str(temporary / "sockets")}
+    long = tmp_path / ("a" * 80)
+    long.mkdir()
+    assert vllm_start.sockets_in(long) == {} and not list(long.iterdir())
 
 
 def test_closing_while_it_starts_leaves_no_process(tied: Path) -> None:

@@ -11,6 +11,7 @@ instead. It only does what has to hold from the child's first moment:
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -35,6 +36,9 @@ def settle() -> None:
         os.setsid()
     # A parent that is gone by now has left us to another. The variable is not for our own children: we are theirs.
     parent = int(os.environ.pop(PARENT_VARIABLE, os.getppid()))
+    # vLLM takes its heap out of garbage collection when it has started, and would put it back to end: it would then go
+    # through all of it four times, for 3 s.
+    gc.unfreeze = lambda: None
     threading.Thread(target=_watch, args=(parent,), name="llm-arena-parent-watch", daemon=True).start()
 
 

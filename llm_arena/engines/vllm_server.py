@@ -157,7 +157,13 @@ def environment(settings: ServerSettings, log: Path) -> dict[str, str]:
     vLLM's development routes stay off: they let whoever reaches the server call any method of its worker, and ask for
     no key.
     """
-    ours = {**vllm_start.QUIET, **os.environ, LOG_VARIABLE: str(log), PARENT_VARIABLE: str(os.getpid())}
+    ours = {
+        **vllm_start.QUIET,
+        **os.environ,
+        **vllm_start.sockets_in(log.parent),
+        LOG_VARIABLE: str(log),
+        PARENT_VARIABLE: str(os.getpid()),
+    }
     ours["VLLM_SERVER_DEV_MODE"] = "0"
     ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1" if settings.takes_weights and settings.max_lora_rank else "0"
     ours[TAKES_VARIABLE] = "1" if settings.takes_weights else "0"

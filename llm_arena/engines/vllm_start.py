@@ -10,6 +10,7 @@ import multiprocessing.spawn
 import os
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
@@ -194,6 +195,7 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None, giv
             # For one sum beside each sampling vLLM would have a C++ compiler run at the first request, for seconds; two
             # engines that did so at once on a busy machine have ended each other.
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        os.environ.update(sockets_in(log.parent))
         os.environ[LOG_VARIABLE] = str(log)
         os.environ[PARENT_VARIABLE] = str(os.getpid())
         if devices:
@@ -213,6 +215,22 @@ def start(found: Mapping[str, Any], *, log: Path, devices: list[int] | None, giv
     if "VLLM_LOGGING_LEVEL" not in os.environ:
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # we raise the same, and tell it in one line
     return client, process
+
+
+def sockets_in(folder: Path) -> dict[str, str]:
+    """Returns the environment with which vLLM puts its sockets into a folder that goes with the engine.
+
+    By itself it leaves two in the system's folder for temporary files at each start. Where the path is too long for the
+    name of a socket, it may.
+
+    Args:
+        folder: of the engine; the sockets get one inside.
+    """
+    sockets, longest = folder / "sockets", 103  # on macOS; 107 on Linux
+    if len(f"{sockets}/{uuid.uuid4()}") > longest:
+        return {}
+    sockets.mkdir(exist_ok=True)
+    return {"VLLM_RPC_BASE_PATH": str(sockets)}
 
 
 def context_tokens(directory: Path) -> int:
