@@ -150,7 +150,7 @@ def test_the_server_with_the_fewest_requests_in_flight_is_asked() -> None:
         await pool.get("/x", url=servers[2].url)
         assert [len(server.seen) for server in servers] == [4, 3, 4]
 
-    with_pool(test, *[[late(0.05, OK)]] * 3)
+    with_pool(test, *[[late(0.4, OK)]] * 3, patience=Patience())
 
 
 def test_small_questions_are_not_waited_for_as_long_as_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,9 @@ def test_full_weights_are_exchanged_between_requests_and_given_back(
             asyncio.ensure_future(served.engine.generate(list(prompt), Sampling(max_new_tokens=60, seed=k), "learner"))
             for k, prompt in enumerate(PROMPTS)
         ]
-        await asyncio.sleep(0.05)
+        [asked] = served.engine.pool._servers.values()
+        while asked.in_flight < len(PROMPTS) and not any(task.done() for task in running):
+            await asyncio.sleep(0.002)
         publishing = asyncio.ensure_future(served.engine.publish("learner", tmp_path / "new", 3))
         weights = served.engine._weights
         while weights._admitting.is_set() and not publishing.done():  # until the exchange waits for those above
