@@ -83,12 +83,12 @@ from llm_arena.problems.doctor_patient.cases import NORMAL, SplitBy, open_cases
 from llm_arena.problems.doctor_patient.conditions import find_condition, find_test, table
 from llm_arena.problems.doctor_patient.diagnosis import OPEN_PRICE, next_step
 from llm_arena.problems.doctor_patient.lines import (
-    EXAMPLE,
     OPEN_QUESTIONS,
     PATIENT_TEXT,
     check_settings,
     doctor_grammar,
     doctor_text,
+    example,
     left_text,
     random_line,
     read_protocol,
@@ -140,7 +140,7 @@ class DoctorPatient(ArenaEnv):
         cases: the path of a file of cases, in place of the table's.
         cases_sha256: of that file; None: whatever is there.
         max_questions: how many things may be asked about, 0 to 100.
-        max_tests: how many tests may be ordered, 0 to 40.
+        max_tests: how many tests may be ordered, 0 to 40; with 0 the doctor is told nothing of tests.
         question_cost: of each question.
         test_cost: of a test, times its price.
         ranked: how many conditions a diagnosis may name, 1 to 5.
@@ -195,7 +195,7 @@ class DoctorPatient(ArenaEnv):
                 f"and {max_tests} tests, or None"
             )
         self.system_texts = {
-            DOCTOR: doctor_text(question_cost, test_cost, ranked, listed=names == "listed"),
+            DOCTOR: doctor_text(question_cost, test_cost, ranked, listed=names == "listed", tested=max_tests > 0),
             PATIENT: PATIENT_TEXT,
         }
 
@@ -222,7 +222,7 @@ class DoctorPatient(ArenaEnv):
         self.from_card = PATIENT not in self.possible_agents
         for seat in self.possible_agents:
             self.tell(seat, self.system_texts[seat], role="system")
-        self.replace_view(DOCTOR, [*self.observe(DOCTOR)["messages"], *EXAMPLE])
+        self.replace_view(DOCTOR, [*self.observe(DOCTOR)["messages"], *example(tested=self.max_tests > 0)])
         person = who(self.opening)
         phrase = table().items[self.opening.complaint].phrase
         said = f"{person.capitalize()} comes to you and says: I have {phrase}."
@@ -443,4 +443,4 @@ class DoctorPatient(ArenaEnv):
         return f"{person}\n{card_text(self.cards[PATIENT])}{worth}"
 
     def _left(self) -> str:
-        return left_text(self.questions_left, self.tests_left)
+        return left_text(self.questions_left, self.tests_left if self.max_tests else None)

@@ -227,6 +227,19 @@ def test_budgets_are_kept(played):
     assert env.last_step.cause is Cause.ILLEGAL
 
 
+def test_without_tests_the_doctor_hears_nothing_of_them_and_sees_how_a_diagnosis_is_given(played):
+    env = played("ASK: fever", patient="card", max_tests=0)
+    said = [message["content"] for message in env.observe("doctor_0")["messages"]]
+    assert not [text for text in said if "TEST" in text or "ests left" in text or "a test" in text]
+    assert "A question costs 0.01. The right condition" in said[0] and "Questions left: 14. Reply with" in said[-1]
+    assert read_protocol(Reply(said[4])) == ("DIAGNOSIS", "tension headache")
+    env.step("TEST: ecg")
+    assert env.last_step.cause is Cause.ILLEGAL
+    assert "TEST: blood count" in [
+        message["content"] for message in played(patient="card").observe("doctor_0")["messages"]
+    ]
+
+
 # ---- bad replies ---------------------------------------------------------------------------------------------------
 
 

@@ -58,10 +58,21 @@ def check_settings(
             raise UsageError(f"{name}={cost!r:.100}; expected a number from 0 to {MAX_COST}")
 
 
-def doctor_text(question_cost: float, test_cost: float, ranked: int, *, listed: bool) -> str:
-    """Returns the rules for the doctor, with the list of tests, and that of conditions if it is `listed`."""
+def doctor_text(question_cost: float, test_cost: float, ranked: int, *, listed: bool, tested: bool) -> str:
+    """Returns the rules for the doctor.
+
+    Args:
+        question_cost: what a question costs.
+        test_cost: what a test costs, times its price.
+        ranked: how many conditions a diagnosis may name.
+        listed: whether the conditions are listed.
+        tested: whether the game has tests; without, their list and all about them is left out.
+    """
     known = table()
-    tests = "; ".join(f"{test.name} ({test.price})" for test in known.tests.values())
+    prices = "; ".join(f"{test.name} ({test.price})" for test in known.tests.values())
+    order = "TEST: blood count\n(orders a test, once)\n" if tested else ""
+    test_costs = f", a test {test_cost:g} times its price" if tested else ""
+    tests = f"\nTests with prices: {prices}." if tested else ""
     conditions = f"\nConditions: {'; '.join(known.conditions)}." if listed else ""
     places = "; ".join(f"{place}. ..." for place in range(1, ranked + 1))
     return (
@@ -69,10 +80,9 @@ def doctor_text(question_cost: float, test_cost: float, ranked: int, *, listed: 
         "Reply with one line each time:\n"
         "ASK: fever\n(asks the patient about up to three things; each counts as a question; "
         f"What else? counts as {OPEN_PRICE}, at most {OPEN_QUESTIONS} times)\n"
-        "TEST: blood count\n(orders a test, once)\n"
-        f"DIAGNOSIS: {places}\n(ends the game: the likeliest condition first)\n"
-        f"A question costs {question_cost:g}, a test {test_cost:g} times its price. "
-        f"The right condition at place 1 pays 1, at place r 1/r.\nTests with prices: {tests}.{conditions}"
+        f"{order}DIAGNOSIS: {places}\n(ends the game: the likeliest condition first)\n"
+        f"A question costs {question_cost:g}{test_costs}. "
+        f"The right condition at place 1 pays 1, at place r 1/r.{tests}{conditions}"
     )
 
 
@@ -87,20 +97,29 @@ def who(opening: Opening) -> str:
     return f"{article} {opening.age}-year-old {child if opening.age < 16 else grown}"
 
 
-def left_text(questions: int, tests: int) -> str:
-    """Returns what a doctor has left, and which lines it may reply with."""
+def left_text(questions: int, tests: int | None) -> str:
+    """Returns what a doctor has left, and which lines it may reply with.
+
+    Args:
+        questions: how many are left.
+        tests: how many are left; None in a game without tests.
+    """
     may = [f"{kind}: ..." for kind, left in (("ASK", questions), ("TEST", tests)) if left]
     line = " or ".join([*may, "DIAGNOSIS: 1. ..."])
-    return f"Questions left: {questions}. Tests left: {tests}. Reply with one line: {line}"
+    left = "" if tests is None else f" Tests left: {tests}."
+    return f"Questions left: {questions}.{left} Reply with one line: {line}"
 
 
-EXAMPLE: list[Message] = [
-    {"role": "user", "content": f"A 50-year-old man comes to you and says: I have a headache.\n{left_text(9, 2)}"},
-    {"role": "assistant", "content": "ASK: stiff neck"},
-    {"role": "user", "content": f"The patient says:\n> No, I do not have a stiff neck.\n{left_text(8, 2)}"},
-    {"role": "assistant", "content": "TEST: blood count"},
-]
-"""What a doctor's view begins with: without worked lines SmolLM2-135M answers in prose only."""
+def example(*, tested: bool) -> list[Message]:
+    """Returns what a doctor's view begins with: without worked lines SmolLM2-135M answers in prose only."""
+    tests = 2 if tested else None
+    came, heard = "A 50-year-old man comes to you and says: I have a headache.", "> No, I do not have a stiff neck."
+    return [
+        {"role": "user", "content": f"{came}\n{left_text(9, tests)}"},
+        {"role": "assistant", "content": "ASK: stiff neck"},
+        {"role": "user", "content": f"The patient says:\n{heard}\n{left_text(8, tests)}"},
+        {"role": "assistant", "content": "TEST: blood count" if tested else "DIAGNOSIS: 1. tension headache"},
+    ]
 
 
 def random_line(rng: np.random.Generator, tests: Sequence[str], *, asks: bool, ranked: int) -> str:
@@ -193,12 +212,12 @@ def _name(part: str) -> str:
 
 
 __all__ = [
-    "EXAMPLE",
     "OPEN_QUESTIONS",
     "PATIENT_TEXT",
     "check_settings",
     "doctor_grammar",
     "doctor_text",
+    "example",
     "left_text",
     "random_line",
     "read_protocol",
