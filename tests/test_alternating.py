@@ -27,14 +27,10 @@ from llm_arena.training.planning import Planner, learner_seats
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.step_settings import step_settings
 from llm_arena.training.sync import Publisher
-from train_parts import broken_off, kuhn_model
+from train_parts import broken_off
+from train_parts import model as model  # a fixture: the alias says that it is meant to be here
 
 NAMES = ("learner:a", "learner:b")
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

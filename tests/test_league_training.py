@@ -37,12 +37,8 @@ from llm_arena.training.setup import set_up
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.trainer import Trainer
 from llm_arena.types import Trace
-from train_parts import PROGRAM, kuhn_model, tiny
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kuhn_model(tmp_path_factory.mktemp("model"))
+from train_parts import PROGRAM, tiny
+from train_parts import model as model  # a fixture: the alias says that it is meant to be here
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

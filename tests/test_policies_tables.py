@@ -29,7 +29,7 @@ from llm_arena.training.run_identity import differences, fingerprint
 from llm_arena.training.setup import set_up, with_chosen_engine
 from llm_arena.training.sources import DealtSource
 from llm_arena.types import Action, PastTurn, View
-from train_parts import kuhn_model
+from train_parts import model as model  # a fixture: the alias says that it is meant to be here
 
 TABLES = {
     "a": {"lr": 1e-3, "lora-rank": 8, "engine": {"kind": "vllm", "max-model-len": 512}},
@@ -46,11 +46,6 @@ max-model-len = 512
 [policies.learner]
 model = "other"
 """
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kuhn_model(tmp_path_factory.mktemp("model"))
 
 
 def read(*argv: str) -> TrainConfig:

@@ -34,22 +34,12 @@ from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
 from llm_arena.types import Completion
 from server_parts import Server, descendants, gone
-from vllm_parts import PROMPTS, Served, adapter_folders, check, gap, model_folder, shake
+from vllm_parts import ADAPTERS, PROMPTS, Served, check, gap, shake
+from vllm_parts import adapters as adapters  # a fixture: the alias says that it is meant to be here
+from vllm_parts import tied as tied  # a fixture: the alias says that it is meant to be here
 
-ADAPTERS = 7
-"""More than vLLM has slots for."""
 ARGUMENTS = ("--engine.max-model-len", "1024", "--name", "tied")
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="module")
-def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
-
-
-@pytest.fixture(scope="module")
-def adapters(tied: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return adapter_folders(tied, tmp_path_factory.mktemp("adapters"), ADAPTERS)
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +387,7 @@ def test_what_cannot_be_served_is_told_at_once(
     assert message in told and told.count("\n") == 1
 
 
-def test_others_need_a_key_and_can_publish_nothing(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_need_a_key_and_can_publish_nothing(tied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "k1")
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
@@ -416,12 +406,16 @@ def test_others_need_a_key_and_can_publish_nothing(tied: Path, monkeypatch: pyte
         (lan, ("k1", "0", "0", "0")),
         (dataclasses.replace(lan, publishable=True), ("k1", "1", "1", "0")),
     ):
-        told = environment(settings, tied / "log")
+        told = environment(settings, tmp_path / "log")
         assert tuple(told[name] for name in names) == values
         assert ServerSettings.from_json(settings.to_json()) == settings and "k1" not in settings.to_json()
     assert lan.url == "http://127.0.0.1:1" and dataclasses.replace(here, host="::1").url == "http://[::1]:1"
     monkeypatch.setenv("VLLM_API_KEY", "k2")
-    assert environment(here, tied / "log")["VLLM_API_KEY"] == environment(lan, tied / "log")["VLLM_API_KEY"] == "k2"
+    assert (
+        environment(here, tmp_path / "log")["VLLM_API_KEY"]
+        == environment(lan, tmp_path / "log")["VLLM_API_KEY"]
+        == "k2"
+    )
 
 
 def test_a_port_that_is_taken_is_told_at_once(tied: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,12 +18,7 @@ from llm_arena.training.config import LearnerSettings, TrainConfig
 from llm_arena.training.config_parse import parse
 from llm_arena.training.loop import train
 from llm_arena.training.run_identity import differences
-from train_parts import kuhn_model
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kuhn_model(tmp_path_factory.mktemp("model"))
+from train_parts import model as model  # a fixture: the alias says that it is meant to be here
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

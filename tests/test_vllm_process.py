@@ -25,14 +25,10 @@ from llm_arena.engines.vllm_engine import VllmEngine
 from llm_arena.errors import EngineError, UnknownName, UsageError
 from llm_arena.models import random_model
 from server_parts import alive
-from vllm_parts import Served, model_folder
+from vllm_parts import Served
+from vllm_parts import tied as tied  # a fixture: the alias says that it is meant to be here
 
 PROGRAM = Path(__file__).parent / "programs" / "serve_tiny.py"
-
-
-@pytest.fixture(scope="module")
-def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
 
 
 # ---- the process -------------------------------------------------------------------------------------------------

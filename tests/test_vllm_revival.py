@@ -30,14 +30,10 @@ from llm_arena.errors import EngineError
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
 from server_parts import alive
-from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
+from vllm_parts import PROMPTS, Served, check, gap, shake
+from vllm_parts import tied as tied  # a fixture: the alias says that it is meant to be here
 
 PROGRAM = Path(__file__).parent / "programs" / "serve_on.py"
-
-
-@pytest.fixture(scope="module")
-def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
 
 
 def engines_of(parent: int) -> list[int]:

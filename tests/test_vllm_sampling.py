@@ -24,19 +24,9 @@ from llm_arena.errors import EngineError, TrainingError, UnknownName
 from llm_arena.training.learner import Learner
 from llm_arena.training.sync import Publisher
 from llm_arena.types import Completion
-from vllm_parts import PROMPTS, Served, adapter_folders, check, gap, model_folder, shake
-
-ADAPTERS = 7
-
-
-@pytest.fixture(scope="module")
-def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
-
-
-@pytest.fixture(scope="module")
-def adapters(tied: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return adapter_folders(tied, tmp_path_factory.mktemp("adapters"), ADAPTERS)
+from vllm_parts import PROMPTS, Served, check, gap, model_folder, shake
+from vllm_parts import adapters as adapters  # a fixture: the alias says that it is meant to be here
+from vllm_parts import tied as tied  # a fixture: the alias says that it is meant to be here
 
 
 @pytest.fixture(scope="module")

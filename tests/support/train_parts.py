@@ -32,6 +32,12 @@ def kuhn_model(folder: Path) -> Path:
     return random_model(folder / "model", words=words, hidden_size=32, layers=1, heads=2)
 
 
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Kuhn model for tests that leave it as it is."""
+    return kuhn_model(tmp_path_factory.mktemp("model"))
+
+
 def broken_off(config: TrainConfig, step: int) -> checkpoint.Checkpoint:
     """Returns the checkpoint that a run leaves when Ctrl-C ends it after a step."""
 

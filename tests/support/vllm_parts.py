@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
@@ -20,6 +21,8 @@ from llm_arena.types import Completion
 
 PROMPTS = [[1, 3 + k % 4, *range(6, 46)] for k in range(8)]
 """Longer than a block of the prefix cache, and of few kinds, so that the cache is used."""
+ADAPTERS = 7
+"""More than vLLM has slots for."""
 
 
 def model_folder(folder: Path, *, tied: bool, seed: int = 0) -> Path:
@@ -37,6 +40,18 @@ def adapter_folders(base: Path, folder: Path, count: int) -> list[Path]:
         settings = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
         get_peft_model(model, settings).save_pretrained(folder / str(number))
     return [folder / str(number) for number in range(count)]
+
+
+@pytest.fixture(scope="session")
+def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose output head is its embeddings, for tests that leave it as it is."""
+    return model_folder(tmp_path_factory.mktemp("tied") / "model", tied=True)
+
+
+@pytest.fixture(scope="session")
+def adapters(tied: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Adapters of the tied model."""
+    return adapter_folders(tied, tmp_path_factory.mktemp("adapters"), ADAPTERS)
 
 
 def logprobs(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
