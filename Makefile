@@ -1,6 +1,6 @@
 # make demo     installs, fetches the embedded model, trains it by self-play, ranks it against its initial self
 # make test     installs, lint, types, tests
-# make soak     tests that take long (kills at random moments)
+# make soak     tests that take hours (kills at random moments); goes on where it was stopped
 # make venv     installs only, into .venv
 # make clean    removes what the above made here (not the fetched model in the user's cache)
 #
@@ -63,7 +63,7 @@ test: lint $(TEST_DATA)
 	$(BIN)/pytest -n 2 --dist loadfile
 
 soak: $(TEST_DATA)
-	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m soak -n 2 --dist worksteal -v
 
 lock:
 	rm -rf $(BUILD_LOCK)

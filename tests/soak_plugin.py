@@ -1,9 +1,9 @@
 """What soak tests share: how often, from where a stopped one goes on, and the file that keeps what came out.
 
-`make soak` (`pytest -m soak --soak-count 20`) runs every check at its full count, and keeps `soak.json` in the folder
-where pytest was started: one entry per check with its count, seed, commit, seconds and result. Each repetition is
-written when it is done, so a soak that was stopped goes on with the next one, as long as commit, count and seed are the
-same. The same checks run on a sample in `make test`, which writes nothing.
+`make soak` (`pytest -m soak --soak-count 20`) runs every check at its full count, two at a time, and keeps `soak.json`
+in the folder where pytest was started: one entry per check with its count, seed, commit, seconds and result. Each
+repetition is written when it is done, so a soak that was stopped goes on with the next one, as long as commit, count
+and seed are the same. The same checks run on a sample in `make test`, which writes nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 SAMPLE = 2
 """Repetitions in `make test`."""
@@ -47,10 +48,11 @@ class Check:
         if self.path is None:
             return
         mine = {name: value for name, value in asdict(self).items() if name != "path"}
-        others = [entry for entry in _entries(self.path) if entry["check"] != self.check]
-        aside = self.path.with_suffix(".part")
-        aside.write_text(json.dumps([*others, mine], indent=1) + "\n", encoding="utf-8")
-        os.replace(aside, self.path)
+        with FileLock(self.path.with_suffix(".lock")):  # checks run in two processes
+            others = [entry for entry in _entries(self.path) if entry["check"] != self.check]
+            aside = self.path.with_suffix(".part")
+            aside.write_text(json.dumps([*others, mine], indent=1) + "\n", encoding="utf-8")
+            os.replace(aside, self.path)
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
