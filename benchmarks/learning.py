@@ -31,7 +31,6 @@ from __future__ import annotations
 import json
 import sys
 
-import torch
 import tyro
 from learning_kuhn import Kuhn
 from learning_plot import Plot
@@ -47,7 +46,6 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__,
         args=argv,
     )
-    torch.set_num_threads(1)  # a run shall take one core, and the tiny model is too small for two
     print(json.dumps(command.run()))
     return 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
+import torch
 from kuhn_exploitability import DEFAULTS, vocabulary
 
 from llm_arena.boards.manifest import write_whole
@@ -132,6 +133,7 @@ class Kuhn:
         for name in ("steps", "games", "every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        torch.set_num_threads(1)  # the model is too small for two
         base = self.folder / "model"
         if not (base / "model.safetensors").exists():
             random_model(base, words=vocabulary(), seed=self.seed, initializer_range=64**-0.5)

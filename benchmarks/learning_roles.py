@@ -22,14 +22,14 @@ from llm_arena.types import EnvSpec
 Schedule = Literal["joint", "pve"]
 ENV = "doctor-patient-v0"
 ARGS: dict[str, Any] = {
-    **{"max_questions": 2, "max_tests": 0, "names": "open"},
+    **{"max_questions": 1, "max_tests": 0, "names": "open"},
     **{"retries": 0, "illegal": "penalty", "penalty": -0.3},
 }
-"""Short visits: two questions, no tests. The conditions are not listed, which spares a prompt of 400 tokens. A bad
+"""Short visits: one question, no tests. The conditions are not listed, which spares a prompt of 400 tokens. A bad
 reply costs 0.3 and a question, but does not end the visit: nine in ten of the initial model's are bad as a doctor, and
 if each forfeited the game, all visits would earn the same, and nothing could be learned from them."""
 CONDITIONS = ["asthma", "common cold", "depression", "gout", "migraine", "pneumonia"]
-"""Few and common, for a model of 135M parameters and 25 steps. No run with these settings has been published yet."""
+"""Few and common, for a model of 135M parameters and some 20 steps."""
 PARTNERS = {"doctor": {"patient": "faithful"}, "patient": {"doctor": "bayes"}}
 """Who holds the other role while one is trained alone. Scripted, for the initial model as a doctor hardly asks a
 patient anything."""
@@ -64,7 +64,7 @@ class Roles(_Common):
 
     schedule: Schedule = "joint"
     """Both roles at once, or one role at a time."""
-    steps: int = 25
+    steps: int = 20
     """Steps of a run."""
     starts: int = 12
     """Visits per step."""
