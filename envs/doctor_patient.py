@@ -245,7 +245,7 @@ class DoctorPatient(ArenaEnv):
         """Takes a question, a test or the diagnosis of the doctor, or an answer of the patient."""
         if seat == PATIENT:
             return self._answer(reply)
-        kind, text = read_protocol(reply)
+        kind, text = read_protocol(reply, tested=self.max_tests > 0)
         if kind == "ASK":
             return self._ask(text)
         return self._test(text) if kind == "TEST" else self._diagnose(text.split("\n"))
@@ -278,7 +278,8 @@ class DoctorPatient(ArenaEnv):
 
     def _ask(self, question: str) -> Move:
         if self.questions_left == 0:
-            raise IllegalReply(Cause.ILLEGAL, "You have no questions left: TEST or DIAGNOSIS.")
+            left = "TEST or DIAGNOSIS" if self.tests_left else "DIAGNOSIS"
+            raise IllegalReply(Cause.ILLEGAL, f"You have no questions left: {left}.")
         self.question = question
         self.asked = asked_items(question)[: min(ITEMS_A_QUESTION, self.questions_left)]
         self.inverted = inverted_items(question)

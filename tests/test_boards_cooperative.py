@@ -46,11 +46,9 @@ class Echo(ArenaEnv):
     baselines = {"one": lambda view, rng: "1"}
 
 
-@pytest.fixture(autouse=True)
-def echo() -> Any:
+@pytest.fixture(scope="module", autouse=True)
+def echo() -> None:
     llm_arena.register(Echo.id, Echo)
-    yield
-    del llm_arena.registry.entries[Echo.id]
 
 
 def test_entrants_of_a_cooperative_game_hold_all_seats_and_get_no_rating() -> None:

@@ -109,11 +109,9 @@ class Referee(ArenaEnv):
         return "good"
 
 
-@pytest.fixture
-def referee() -> Any:
+@pytest.fixture(scope="module")
+def referee() -> None:
     llm_arena.register(Referee.id, Referee)
-    yield
-    del llm_arena.registry.entries[Referee.id]
 
 
 @pytest.mark.usefixtures("referee")

@@ -75,8 +75,7 @@ class Wages(ArenaEnv):
 
 @pytest.fixture(scope="module", autouse=True)
 def wages() -> None:
-    if Wages.id not in llm_arena.registry:
-        llm_arena.register(Wages.id, Wages)
+    llm_arena.register(Wages.id, Wages)
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,7 @@ SAID_TWICE = "{% for m in messages %}<|im_start|>{{ m.content }}{{ m.content }}<
 
 @pytest.fixture(scope="module", autouse=True)
 def lookup() -> None:
-    if Lookup.id not in llm_arena.registry:
-        llm_arena.register(Lookup.id, Lookup)
+    llm_arena.register(Lookup.id, Lookup)
 
 
 def user(text: str) -> Message:

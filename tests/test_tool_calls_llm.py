@@ -32,8 +32,7 @@ KINDS = ["hermes", "hermes plain", "qwen", "llama", "text", "smollm2"]
 
 @pytest.fixture(scope="module", autouse=True)
 def lookup() -> None:
-    if Lookup.id not in llm_arena.registry:
-        llm_arena.register(Lookup.id, Lookup)
+    llm_arena.register(Lookup.id, Lookup)
 
 
 @pytest.fixture(scope="module")

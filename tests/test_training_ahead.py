@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,6 @@ from train_parts import broken_off
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["check", "bet", "call", "fold", "J", "Q", "K"]
     return random_model(tmp_path_factory.mktemp("model") / "model", words=words, hidden_size=32, layers=1, heads=2)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Sums of several threads may differ in the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def settings(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:

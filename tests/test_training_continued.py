@@ -69,8 +69,7 @@ class Riddle(ArenaEnv):
 
 @pytest.fixture(scope="module", autouse=True)
 def riddle() -> None:
-    if Riddle.id not in llm_arena.registry:
-        llm_arena.register(Riddle.id, Riddle)
+    llm_arena.register(Riddle.id, Riddle)
 
 
 @pytest.fixture(scope="session")

@@ -79,8 +79,7 @@ class Bandit(ArenaEnv):
 
 @pytest.fixture(scope="module", autouse=True)
 def bandit() -> None:
-    if Bandit.id not in llm_arena.registry:
-        llm_arena.register(Bandit.id, Bandit)
+    llm_arena.register(Bandit.id, Bandit)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +64,7 @@ class Monologue(ArenaEnv):
 
 @pytest.fixture(scope="module", autouse=True)
 def monologue() -> None:
-    if Monologue.id not in llm_arena.registry:
-        llm_arena.register(Monologue.id, Monologue)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Sums of several threads may differ in the last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    llm_arena.register(Monologue.id, Monologue)
 
 
 @pytest.fixture(scope="session")

@@ -98,11 +98,24 @@ def test_ctrl_c_closes_the_engine_and_ends_the_program(
     assert not [left.name for left in temporary.iterdir() if not left.name.startswith(("vllm_dist_", "torchinductor"))]
 
 
-def test_sockets_whose_names_are_too_long_are_where_vllm_puts_them(temporary: Path, tmp_path: Path) -> None:
+def test_sockets_are_in_the_engines_folder_unless_too_long_or_put_elsewhere(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert vllm_start.sockets_in(temporary) == {"VLLM_RPC_BASE_PATH": str(temporary / "sockets")}
     long = tmp_path / ("a" * 80)
     long.mkdir()
     assert vllm_start.sockets_in(long) == {} and not list(long.iterdir())
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "mine")
+    assert vllm_start.sockets_in(temporary) == {}
+
+
+def test_an_engine_that_ends_does_not_go_through_its_heap() -> None:
+    code = (
+        "import gc\nfrom llm_arena.engines.vllm_child import settle\nsettle()\n"
+        "gc.freeze()\ngc.unfreeze()\nassert gc.get_freeze_count() > 0"  # as vLLM does after its start, and at its end
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_closing_while_it_starts_leaves_no_process(tied: Path) -> None:

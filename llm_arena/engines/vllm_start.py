@@ -24,6 +24,7 @@ from llm_arena.errors import EngineError, MissingExtra, UnknownName, UsageError,
 
 ENGINE = "EngineCore"
 """Begins the name of the process that vLLM starts."""
+SOCKETS_VARIABLE = "VLLM_RPC_BASE_PATH"
 CHILD_MAIN = "llm_arena.engines.vllm_child"
 WORKER = "llm_arena.engines.vllm_worker.PolicyWorker"
 LONGEST_DEFAULT_CONTEXT = 8192
@@ -221,16 +222,16 @@ def sockets_in(folder: Path) -> dict[str, str]:
     """Returns the environment with which vLLM puts its sockets into a folder that goes with the engine.
 
     By itself it leaves two in the system's folder for temporary files at each start. Where the path is too long for the
-    name of a socket, it may.
+    name of a socket, it may; a folder that the user has named in the environment stays.
 
     Args:
         folder: of the engine; the sockets get one inside.
     """
     sockets, longest = folder / "sockets", 103  # on macOS; 107 on Linux
-    if len(f"{sockets}/{uuid.uuid4()}") > longest:
+    if SOCKETS_VARIABLE in os.environ or len(f"{sockets}/{uuid.uuid4()}") > longest:
         return {}
     sockets.mkdir(exist_ok=True)
-    return {"VLLM_RPC_BASE_PATH": str(sockets)}
+    return {SOCKETS_VARIABLE: str(sockets)}
 
 
 def context_tokens(directory: Path) -> int:

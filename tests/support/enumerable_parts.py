@@ -216,11 +216,8 @@ def play_all_ways(name: str, policies: Mapping[str, str]) -> World:
             for seat in dict.fromkeys(seat for seat, _ in shape.turns)
         }
         plans.append(EpisodePlan(id=f"way-{number}", spec=spec, seed=0, agents=agents, group="all"))
-    try:
-        with Runtime() as runtime:
-            traces = runtime.run(play_many(plans, runtime), timeout=120)
-    finally:  # other tests go through the whole registry
-        del llm_arena.registry.entries[Enumerable.id]
+    with Runtime() as runtime:
+        traces = runtime.run(play_many(plans, runtime), timeout=120)
     episodes = []
     for words, calls, trace in zip(ways, logs, traces, strict=True):
         assert not trace.void, trace.failure

@@ -22,8 +22,6 @@ _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 MAX_LINE = 1000
 """A longer line is none of the protocol, and no name."""
 
-_HINT = "Reply with one line that begins with ASK:, TEST: or DIAGNOSIS:"
-
 MAX_COST = 1000
 OPEN_QUESTIONS = 2
 """How many open questions of a game get an answer."""
@@ -152,15 +150,20 @@ def doctor_grammar(tests: Sequence[str], *, asks: bool, ranked: int, listed: boo
     return f"([^\\n:<]{{0,300}}\\n)?({'|'.join(lines)})"
 
 
-def read_protocol(reply: Reply) -> tuple[str, str]:
+def read_protocol(reply: Reply, *, tested: bool) -> tuple[str, str]:
     r"""Returns (`ASK`, `TEST` or `DIAGNOSIS`, the text after it); names of a diagnosis are separated by newlines.
 
-    >>> read_protocol(Reply("It may be the flu.\nASK: a fever?"))
+    >>> read_protocol(Reply("It may be the flu.\nASK: a fever?"), tested=True)
     ('ASK', 'a fever?')
+
+    Args:
+        reply: the doctor's.
+        tested: whether the game has tests, and a hint may name them.
 
     Raises:
         IllegalReply: there is no such line, or there are two different ones.
     """
+    hint = f"Reply with one line that begins with {'ASK:, TEST:' if tested else 'ASK:'} or DIAGNOSIS:"
     lines = strip_thinking(reply).split("\n")
     if reply.finish == "length":
         lines.pop()  # it may be half a line
@@ -175,10 +178,10 @@ def read_protocol(reply: Reply) -> tuple[str, str]:
         if not text or (kind, text) == found:
             continue
         if found:
-            raise IllegalReply(Cause.AMBIGUOUS, _HINT)
+            raise IllegalReply(Cause.AMBIGUOUS, hint)
         found = (kind, text)
     if not found:
-        raise IllegalReply(Cause.LENGTH if reply.finish == "length" else Cause.UNPARSABLE, _HINT)
+        raise IllegalReply(Cause.LENGTH if reply.finish == "length" else Cause.UNPARSABLE, hint)
     return found
 
 
