@@ -15,12 +15,15 @@ The key comes from the environment variable that `api_key_env` names, and is wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -28,8 +31,9 @@ import msgspec
 from llm_arena import chat_text
 from llm_arena.agent import Agent
 from llm_arena.engines.http_pool import MODELS, HttpPool, Patience
-from llm_arena.engines.http_replies import Fault, filtered, shown, too_long
+from llm_arena.engines.http_replies import Fault, Unread, filtered, shown, too_long
 from llm_arena.engines.openai_engine import API_KEY_ENV, FIRST_TRIES, OpenAIEngine, vocabulary_of
+from llm_arena.engines.urls import refuse_odd_variable
 from llm_arena.errors import ContextOverflow, EngineError, ServerRefusal, UsageError
 from llm_arena.models import resolve_model
 from llm_arena.roster import make_agent
@@ -40,6 +44,8 @@ from llm_arena.types import Action, FinishReason, Json, PastTurn, Reply, View
 _NAMED = re.compile(r"(?P<model>.+?)@(?P<urls>https?://.+)")
 _FINISHES: dict[str, FinishReason] = {
     "stop": "stop",
+    "eos": "stop",
+    "stop_sequence": "stop",
     "tool_calls": "stop",
     "function_call": "stop",
     "length": "length",
@@ -47,6 +53,8 @@ _FINISHES: dict[str, FinishReason] = {
 }
 _NO_LIST = (403, 404, 405)
 """Statuses of servers that play, but list no models, or not for every key."""
+_KEEPERS: set[asyncio.Task[None]] = set()
+"""Tasks that keep a connection. A loop alone would not hold them, and they would be garbage while they wait."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,14 +70,29 @@ class Settings:
     "System text of this agent, put before the game's own."
     tokenizer: str | None = None
     "Whose chat format to use for token-exact play: a known model, a folder or a hub id. None plays as text."
-    api_key_env: str = API_KEY_ENV
-    "Environment variable with the key; it is sent if it is set."
+    api_key_env: str | None = API_KEY_ENV
+    "Environment variable with the key; it is sent if it is set. None sends none."
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise UsageError(f"max_new_tokens is {self.max_new_tokens}; give at least 1")
-        if not 0 <= self.temperature < float("inf"):
-            raise UsageError(f"temperature is {self.temperature}; give a finite number, 0 (greedy) or more")
+        """Checks types as well, for a configuration file and Python can give anything.
+
+        Raises:
+            UsageError: a value that can't work.
+        """
+        new: Any = self.max_new_tokens
+        if not isinstance(new, int) or isinstance(new, bool) or new < 1:
+            raise UsageError(f"max_new_tokens is {new!r:.100}; give a whole number, at least 1")
+        heat: Any = self.temperature
+        if not isinstance(heat, int | float) or isinstance(heat, bool) or not 0 <= heat < float("inf"):
+            raise UsageError(f"temperature is {heat!r:.100}; give a finite number, 0 (greedy) or more")
+        texts: list[tuple[str, Any, tuple[type, ...]]] = [
+            ("system", self.system, (str,)),
+            ("tokenizer", self.tokenizer, (str, Path)),
+        ]
+        for name, given, kinds in texts:
+            if given is not None and not isinstance(given, kinds):
+                raise UsageError(f"{name} is {given!r:.100}; give text, or None for none")
+        refuse_odd_variable(self.api_key_env)
 
 
 def make(
@@ -80,12 +103,12 @@ def make(
     temperature: float = 1.0,
     system: str | None = None,
     tokenizer: str | None = None,
-    api_key_env: str = API_KEY_ENV,
+    api_key_env: str | None = API_KEY_ENV,
 ) -> ChatAgent | TokenAgent:
     """Makes the agent `openai:MODEL@URL[,URL2]`; a URL may end with `/v1` or not. For the settings see `Settings`.
 
     Raises:
-        UsageError: model or address are missing or wrong, or a setting is out of range.
+        UsageError: model or address are missing or wrong, or a setting is of a wrong type or out of range.
         MissingExtra: aiohttp is not installed.
     """
     found = _NAMED.fullmatch(argument)
@@ -106,8 +129,13 @@ def make(
     return TokenAgent(found["model"], found["urls"], settings, tokenizer, runtime)
 
 
+class _Part(msgspec.Struct):
+    text: str
+    type: Literal["text"]
+
+
 class _Message(msgspec.Struct):
-    content: str | None = None
+    content: str | list[_Part] | None = None
     refusal: str | None = None
 
 
@@ -116,13 +144,9 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Usage(msgspec.Struct):
-    total_tokens: int | None = None
-
-
 class _Chat(msgspec.Struct):
     choices: list[_Choice]
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class ChatAgent:
@@ -194,10 +218,10 @@ class ChatAgent:
 
     def _keep(self) -> None:
         if self._keeper is None:
-            self._keeper = _kept(self.pool)
+            self._keeper = _kept(self, self.pool)
 
     async def _ask(self, body: bytes, url: str) -> Reply:
-        return read_reply(await self.pool.send("POST", f"{url}/v1/chat/completions", body))
+        return await self.pool.fetch("POST", f"{url}/v1/chat/completions", body, read_reply)
 
     def _messages(self, view: View) -> list[dict[str, Any]]:
         messages = in_text(chat_text.plain(view.messages), view.tools)
@@ -265,7 +289,7 @@ class TokenAgent:
 
     async def _agent(self) -> Agent:
         if self._keeper is None:
-            self._keeper = _kept(self._engine)
+            self._keeper = _kept(self, self._engine)
         if self._player is None:
             # A task of its own: it goes on for other seats when the first that waits is cancelled.
             self._player = asyncio.get_running_loop().create_task(self._make())
@@ -287,6 +311,7 @@ class TokenAgent:
         served = ServedPolicy(self._engine, self.name, chat, context_tokens(folder, self._engine))
         name = f"{self.name}#{id(self)}"  # another agent may play the same model with another tokenizer
         self._runtime.serve(name, served)
+        weakref.finalize(self, self._runtime.unserve, name).atexit = False
         own = self.settings
         return make_agent(
             f"llm:{name}",
@@ -306,20 +331,31 @@ def read_reply(raw: bytes) -> Reply:
     try:
         told = msgspec.json.decode(raw, type=_Chat)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Fault(f"the server's reply of {len(raw)} bytes is no chat completion: {shown(str(error))}") from error
+        why = f"the server's reply of {len(raw)} bytes is no chat completion: {shown(str(error))}"
+        raise Unread(why, raw) from error
+    if not told.choices:
+        raise Unread("the server returned 0 choices, expected is 1", raw)
     if len(told.choices) != 1:
         raise Fault(f"the server returned {len(told.choices)} choices, expected is 1")
     [choice] = told.choices
     finish = _FINISHES.get(choice.finish_reason or "")
     if finish is None:
         raise Fault(f"the server ended a reply with {choice.finish_reason!r:.60}, expected: {', '.join(_FINISHES)}")
-    if choice.message.refusal and not choice.message.content:
+    content = choice.message.content
+    text = "".join(part.text for part in content) if isinstance(content, list) else content
+    if choice.message.refusal and not text:
         finish = "refused"
-    return Reply(choice.message.content, finish, None if told.usage is None else told.usage.total_tokens)
+    return Reply(text, finish, _counted(told.usage))
 
 
-def _kept(connection: HttpPool | OpenAIEngine) -> asyncio.Task[None]:
-    """Returns a task that closes a connection when the loop's tasks are cancelled, at the end of its runtime."""
+def _counted(usage: Any) -> int | None:
+    """Returns how many tokens a server counted; None where that is no such number, for which no reply is dropped."""
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    return total if isinstance(total, int) and not isinstance(total, bool) and 0 < total < 1 << 31 else None
+
+
+def _kept(agent: ChatAgent | TokenAgent, connection: HttpPool | OpenAIEngine) -> asyncio.Task[None]:
+    """Returns a task that closes an agent's connection when it is cancelled: at the end of the agent or its runtime."""
 
     async def keep() -> None:
         try:
@@ -327,7 +363,16 @@ def _kept(connection: HttpPool | OpenAIEngine) -> asyncio.Task[None]:
         finally:
             await connection.close()
 
-    return asyncio.get_running_loop().create_task(keep())
+    def end() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed, and its tasks had ended before
+            loop.call_soon_threadsafe(task.cancel)  # any thread may find the agent to be garbage
+
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(keep())
+    _KEEPERS.add(task)
+    task.add_done_callback(_KEEPERS.discard)
+    weakref.finalize(agent, end).atexit = False
+    return task
 
 
 __all__ = ["ChatAgent", "Settings", "TokenAgent", "make", "read_reply"]

@@ -271,7 +271,7 @@ class DoctorPatient(ArenaEnv):
             self.tell(DOCTOR, f"The patient says nothing.\n{self._left()}")
             return Move(next=DOCTOR)
         if self.questions_left == 0:
-            return self._finish(-self.cost, 0.0, [], "no diagnosis")
+            return self._finish(-self.cost, 0.0, [], "no answer: no diagnosis")
         self._spend_questions(1)
         self.tell(DOCTOR, f"You said nothing of use, and lost a question.\n{self._left()}")
         return Move(next=DOCTOR)

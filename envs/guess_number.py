@@ -250,7 +250,7 @@ class GuessNumber(ArenaEnv):
                 if other != seat or guess is None:
                     self.tell(other, ASK)
                 return Move(next=other, action=guess)
-        return Move(outcome=self._outcome(None, f"not found, it was {self.secret}", staying), action=guess)
+        return Move(outcome=self._outcome(None, f"no answer: not found, it was {self.secret}", staying), action=guess)
 
     def _found(self, seat: str, reason: str, guess: int) -> Move:
         playing = self._playing()

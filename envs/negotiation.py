@@ -306,7 +306,7 @@ class Negotiation(ArenaEnv):
         other = OTHER[seat]
         self.message += 1
         if self.message == 2 * self.rounds:
-            return self._close("no deal: that was the last message", None, action)
+            return self._close("no answer: no deal with the last message", None, action)
         parts = [f"{seat} says:\n{quote(said, max_characters=MOST_CHARACTERS)}"] if said else []
         if self.standing is None:
             parts.append(f"{seat} proposes nothing.")

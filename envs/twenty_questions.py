@@ -359,7 +359,7 @@ class TwentyQuestions(ArenaEnv):
     def _ask_again(self, heard: str, action: Json) -> Move:
         left = self.questions - self.used
         if not left:
-            return self._finish(f"not found with {self.questions} questions", action)
+            return self._finish(f"no answer: not found with {self.questions} questions", action)
         hurry = " Guess now." if left == 1 else ""
         self.tell("guesser_0", f"{heard} Questions left: {left}.{hurry} {_ASK}")
         return Move(next="guesser_0", action=action)

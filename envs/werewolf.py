@@ -337,7 +337,7 @@ class Werewolf(HiddenSides):
         if ended:
             return ended
         if self.day >= self.days:
-            return self._finish(None, f"nobody has won after day {self.day}", action)
+            return self._finish(None, f"no answer: nobody has won after day {self.day}", action)
         return Move(next=self._fall_asleep(), action=action)
 
     def _bury(self, dead: list[str], text: str, action: Json) -> Move | None:

@@ -109,7 +109,9 @@ async def with_clock(act: Coroutine[Any, Any, Action], seconds: float | None) ->
         return await act
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await act
+            action = await act
+        # An agent may take the cancellation for an error of its server's and answer all the same.
+        return Action(reply=Reply("", "timeout")) if limit.expired() else action
     except TimeoutError as error:
         if not limit.expired():
             raise
@@ -135,7 +137,7 @@ async def run_episode(
     episode = plan.open(runtime, threads=seconds is not None)
     error: BaseException | None = None
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
             try:
                 trace = await episode.play()
             # The boundary of an episode: whatever a game or an agent raises (even an attempt to end the process) is
@@ -143,6 +145,8 @@ async def run_episode(
             except (Exception, SystemExit) as raised:
                 error = raised
                 trace = episode.void(_failure(raised, episode.boundary, episode.seat))
+        if limit.expired():  # and an agent kept the cancellation to itself
+            raise TimeoutError
     except TimeoutError:
         what = f"waiting for {episode.doing}"
         error = EpisodeTimeout(f"episode {plan.id} timed out after {seconds} s, {what}")
@@ -319,7 +323,7 @@ def check_action(action: object) -> None:
     """Refuses what an agent may not return, before the game sees it.
 
     Raises:
-        TypeError: it is no action.
+        TypeError: it is no action, or has a completion and no prompt.
         EngineError: its tokens and logprobs can't be recorded.
     """
     if not isinstance(action, Action) or not isinstance(action.reply, str):
@@ -327,14 +331,18 @@ def check_action(action: object) -> None:
     completion = action.completion
     if completion is None:
         return
-    if action.prompt_ids is None:
-        raise TypeError("an Action with a completion needs the prompt_ids that were sent for it")
+    if not action.prompt_ids:  # the first sampled token needs a context
+        raise TypeError("an Action with a completion needs the prompt_ids that were sent for it, at least one")
     if len(completion.token_ids) != len(completion.logprobs):
         raise EngineError(
             f"the engine returned {len(completion.token_ids)} token ids and {len(completion.logprobs)} logprobs; "
             "a turn is recorded only with one logprob for each sampled id"
         )
-    if not all(-1e9 < logprob < 1e-3 for logprob in completion.logprobs):
+    try:
+        fine = all(-1e9 < logprob < 1e-3 for logprob in completion.logprobs)
+    except TypeError:
+        fine = False
+    if not fine:
         raise EngineError("the engine returned a logprob that is no finite number up to 0; are the weights finite?")
 
 

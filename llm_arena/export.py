@@ -152,7 +152,7 @@ def export_traces(
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        UsageError: `rows` is unknown, or `out` ends like another kind of file.
+        UsageError: `rows` is unknown, or `out` ends like another kind of file, or in no name at all.
         TraceError: the traces can't be read or hold a number too large for its column, or `out` exists or can't be
             written.
     """

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import msgspec
@@ -110,7 +111,7 @@ class Tree:
         """Returns a policy's probabilities of the actions of each information set, in the order of `infosets`.
 
         Raises:
-            UsageError: it gives no action a chance, or one that is no number of 0 or more.
+            UsageError: it returns no table, gives no action a chance, or one that is no number of 0 or more.
         """
         return [self._normalised(infoset, policy(infoset.view)) for infoset in self.infosets]
 
@@ -221,12 +222,16 @@ class Tree:
 
     @staticmethod
     def _normalised(infoset: Infoset, given: Mapping[str, float]) -> list[float]:
-        found = [float(given.get(action, 0.0)) for action in infoset.actions]
-        total = math.fsum(found)
+        try:
+            found = [_number(given.get(action, 0.0)) for action in infoset.actions]
+            total = math.fsum(found)
+        except (AttributeError, TypeError, ValueError, OverflowError):  # no mapping, or not of numbers
+            found, total = [], math.nan
         if not (math.isfinite(total) and total > 0 and min(found) >= 0):
+            shown = dict(given) if isinstance(given, Mapping) else given
             raise UsageError(
-                f"the policy gives {dict(given)!r:.200} where {infoset.view.seat} may {', '.join(infoset.actions)};"
-                " expected a probability of 0 or more for each of these, not all 0"
+                f"the policy gives {shown!r:.200} where {infoset.view.seat} may {', '.join(infoset.actions)};"
+                " expected a probability of 0 or more for each of these, in a dict, not all 0"
             )
         return [chance / total for chance in found]
 
@@ -264,7 +269,8 @@ def exploitability(
         settings: of the agent, e.g. `max_new_tokens=4`.
 
     Raises:
-        UsageError: the game can't be solved, the probabilities are none, or an agent never gives a legal reply.
+        UsageError: the game can't be solved, the probabilities are none, an agent never gives a legal reply, or
+            `samples` or `seed` can't be.
         UnknownName: no such agent.
     """
     tree = Tree(env)
@@ -285,8 +291,12 @@ async def sampled(agent: Agent, tree: Tree, runtime: Runtime, *, samples: int, s
     Where a seat has acted before, the agent has a past in which it said so, in its own words and tokens if it ever did.
 
     Raises:
-        UsageError: none of its replies at an information set was a legal action.
+        UsageError: none of its replies at an information set was a legal action, or `samples` or `seed` can't be.
     """
+    limits: list[tuple[str, Any, int]] = [("samples", samples, 1), ("seed", seed, 0)]
+    for name, number, least in limits:
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+            raise UsageError(f"{name} must be a whole number of at least {least}, got {number!r}")
     prepare = getattr(agent, "prepare", None)
     if prepare is not None:
         await prepare()
@@ -344,6 +354,13 @@ def past_of(infoset: Infoset, heard: Mapping[tuple[int, str], Action]) -> list[P
         before = earlier.before
     turns.reverse()
     return [msgspec.structs.replace(turn, index=place) for place, turn in enumerate(turns)]
+
+
+def _number(given: Any) -> float:
+    """Returns a number as a float; text is none, whatever it says."""
+    if isinstance(given, str | bytes):
+        raise TypeError
+    return float(given)
 
 
 def _draw(actions: Sequence[str], rng: np.random.Generator) -> str:

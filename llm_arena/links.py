@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from llm_arena.compaction import message_text
 from llm_arena.parsing import IllegalReply, strip_thinking
@@ -35,10 +36,16 @@ _HEAD = 30
 _LONGEST = 4000
 """So many characters of a reply are looked at; games quote no more of one."""
 
+_FEW = 32
+"""So many searches in a text cost less than an index of it."""
+
 _WORD = re.compile(r"\w+")
 
 _UNSAID = "not|no|never|cannot|can|could|may|might|must|shall|should|will|would|or|if|to"
 """Between a name and a text they tell what was not said, as in "player_0 may bet"."""
+
+_ENDINGS = ("s", "es", "d", "ed")
+"""Of a verb, as in "player_0 bets"."""
 
 
 def links(trace: Trace) -> dict[int, list[int]]:
@@ -66,7 +73,7 @@ def links(trace: Trace) -> dict[int, list[int]]:
         if standing := heard.union(_printed_anew(trace, turn)):
             found[turn.index] = sorted(standing)
         replies = {row for index in heard for saying in said[index].sayings for row in saying.rows}
-        listener.fixed += told.fixed(replies).words
+        listener.fixed.text += told.fixed(replies).index.text
         said.append(_Said(turn, told, replies, listener))
         for saying in said[-1].sayings:
             speakers.setdefault(saying.words, set()).add(turn.seat)
@@ -89,13 +96,46 @@ def _sources(trace: Trace, sequence: TokenSequence, heard: dict[int, list[int]],
     return {owner[turn] for index in view for turn in (index, *heard.get(index, ())) if turn in owner}
 
 
+class _Index:
+    """A text of words that may grow, and which of them are neighbours in it.
+
+    A phrase with other neighbours is not in it. That is quick to see; searching each text for each line of each reply
+    would take minutes where there are thousands of lines.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self._read = 0
+        self._last: list[str] = []
+        self._known: set[str | tuple[str, str]] = set()
+        self._asked = 0
+
+    def may_hold(self, parts: frozenset[str | tuple[str, str]]) -> bool:
+        """Returns False only if one of `parts`, words or two neighbours, is missing."""
+        return self._few() or parts <= self._known
+
+    def may_hold_any(self, words: tuple[str, ...]) -> bool:
+        """Returns False only if all of `words` are missing."""
+        return self._few() or not self._known.isdisjoint(words)
+
+    def _few(self) -> bool:
+        self._asked += 1
+        if self._asked <= _FEW:
+            return True
+        if self._read < len(self.text):
+            words = [*self._last, *self.text[self._read :].split()]
+            self._known.update(words, pairwise(words))
+            self._read, self._last = len(self.text), words[-1:]
+        return False
+
+
 class _Told:
     """What a turn was told since its seat's last one, in the forms in which it is searched."""
 
     def __init__(self, texts: list[str]) -> None:
         self.texts = texts
         rows = [row for text in texts for row in _rows(text)]
-        self.words = _flat([word for row in rows for word in row])
+        self.index = _Index(_flat([word for row in rows for word in row]))
         self.lines = _block(rows)
         self.plain = "\n".join(texts).casefold()
         self._without: dict[frozenset[str], _Told] = {}
@@ -119,9 +159,9 @@ class _Listener:
     """A seat's view: what has stood in it, and which turns are known to."""
 
     def __init__(self) -> None:
-        self.seen = ""
+        self.seen = _Index()
         "The words of all that the seat was ever told."
-        self.fixed = ""
+        self.fixed = _Index()
         "Those of them that are no replies."
         self.known: set[int] = set()
         self.conversation = 0
@@ -154,7 +194,7 @@ class _Listener:
                     continue
             texts.append(text)
         told = _Told(texts)
-        self.seen += told.words
+        self.seen.text += told.index.text
         self.known |= heard
         self._replies.add(turn.text)
         return told, heard
@@ -167,6 +207,8 @@ class _Said:
         self.turn = turn
         self.told = told
         self._heard = heard
+        self._before: tuple[_Told, str] | None = None
+        "What somebody was told, and the lines of the game or harness that this turn was told as well, but not there."
         try:
             reply = strip_thinking(turn.text)
         except IllegalReply:  # nothing but an unclosed thought
@@ -180,7 +222,9 @@ class _Said:
         """Returns in how many places of `told` a saying stands, without those that were there before."""
         count = saying.places(told)
         if count and saying.copied:
-            count -= self.told.without(told).fixed(self._heard).lines.count(saying.lines)
+            if self._before is None or self._before[0] is not told:
+                self._before = told, self.told.without(told).fixed(self._heard).lines
+            count -= self._before[1].count(saying.lines)
         return count
 
 
@@ -193,29 +237,37 @@ class _Saying:
         self.lines = _block(rows)
         self.rows = [_block([row]) for row in rows]
         self._head = _flat(words[:_HEAD])
+        self._parts: frozenset[str | tuple[str, str]] = frozenset(pairwise(words[:_HEAD]) if words[1:] else words)
         self._short = len(words) < 3 and sum(map(len, words)) < _SHORT
-        self.copied = self._head in listener.seen
-        self._of_the_rules = self._head in listener.fixed
+        self.copied = self._stands_in(listener.seen)
+        self._of_the_rules = self._stands_in(listener.fixed)
         self._spoken = " ".join(map(re.escape, words)) if self._short else ""
+        self._spoken_first = (words[0],) if words[1:] else tuple(words[0] + ending for ending in ("", *_ENDINGS))
 
     def places(self, told: _Told) -> int:
         """Returns in how many places it stands, whoever said it."""
+        if not told.index.may_hold(self._parts):
+            return 0
         if not self._short and not self.copied:
-            return told.words.count(self.words) or told.words.count(self._head)
+            return told.index.text.count(self.words) or told.index.text.count(self._head)
         return 0 if self._short and self._of_the_rules else told.lines.count(self.lines)
+
+    def _stands_in(self, index: _Index) -> bool:
+        return index.may_hold(self._parts) and self._head in index.text
 
     def signed(self, told: _Told, seat: str) -> int:
         """Returns in how many places it stands behind a seat's name, or in the lines after it."""
         if seat not in told.plain:
             return 0
         behind = rf" {re.escape(seat)} (?: \w+ ){{0,2}}{re.escape(self._head)}"
-        return len(re.findall(behind, told.words))
+        return len(re.findall(behind, told.index.text))
 
     def named(self, told: _Told, seat: str) -> int:
         """Returns in how many places a short text stands behind its speaker's name."""
-        if not self._short or seat not in told.plain:
+        if not self._short or not told.index.may_hold_any(self._spoken_first) or seat not in told.plain:
             return 0
-        behind = rf"(?<!\w){re.escape(seat)}:? (?:(?!(?:{_UNSAID}) )\w+ ){{0,2}}{self._spoken}(?:s|es|d|ed)?(?!\w)"
+        said = f"{self._spoken}(?:{'|'.join(_ENDINGS)})?"
+        behind = rf"(?<!\w){re.escape(seat)}:? (?:(?!(?:{_UNSAID}) )\w+ ){{0,2}}{said}(?!\w)"
         return len(re.findall(behind, told.plain))
 
 
@@ -224,7 +276,7 @@ def _standing(
 ) -> Iterator[int]:
     """Yields the turns that stand in what `turn` was told, the latest first, and adds them to `known`."""
     taken: Counter[tuple[str, str, str]] = Counter()
-    for one in reversed(said) if told.words else ():
+    for one in reversed(said) if told.index.text else ():
         index, seat = one.turn.index, one.turn.seat
         if index in known or (seat == turn.seat and one.turn.view_epoch == turn.view_epoch):
             continue

@@ -139,13 +139,16 @@ class Recorder:
         scores = env.outcome.scores if env.outcome else {}
         if not all(map(math.isfinite, scores.values())):
             raise TraceError(f"{trace.spec.id}: the scores of the outcome are {scores}; scores are finite numbers")
-        trace.returns = dict(env.returns)
-        trace.outcome = env.outcome
-        trace.ending = env.ending
-        trace.overflow_seat = env.overflow_seat
-        trace.env_stats = {role: dict(counts) for role, counts in env.stats.items()}
-        trace.seconds = time.perf_counter() - self._began
-        return trace
+        # A copy: an episode that ended after its time limit is void all the same.
+        return msgspec.structs.replace(
+            trace,
+            returns=dict(env.returns),
+            outcome=env.outcome,
+            ending=env.ending,
+            overflow_seat=env.overflow_seat,
+            env_stats={role: dict(counts) for role, counts in env.stats.items()},
+            seconds=time.perf_counter() - self._began,
+        )
 
     def void(self, failure: Failure) -> Trace:
         """Returns the trace of an episode that a fault ended: its turns so far, no returns, no outcome."""

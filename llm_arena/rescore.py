@@ -10,7 +10,7 @@ import math
 import numbers
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -25,6 +25,9 @@ from llm_arena.types import Trace
 
 Reward = Callable[..., Any]
 """From a trace, or from the list `traces` of one group, to rewards; see `rescore_traces`."""
+
+MOST_REWARD = 1e30
+"""Largest size of a reward. It is learned from in 32 bits, whose numbers end at 3.4e38; a larger one is a mistake."""
 
 _FORMS = "a number for every seat, {seat: number}, {role: number}, or None where no reward is known"
 
@@ -88,13 +91,14 @@ def rescore_traces(
             {role: number} (a seat's own entry goes before its role's), or None; a seat that is not named, or with None,
             has no return: it is unknown, and trains nothing. A function whose parameter is named `traces` gets all
             traces of a group and returns a list of these, or of pairs (reward, metrics) as a game's `group_reward`
-            does; groups with a void trace are not scored, because fewer contestants are another contest. It gets
-            copies: what it changes in them is not written.
+            does; groups with a void trace are not scored, because fewer contestants are another contest. A trace
+            without a group is one of its own. It gets copies: what it changes in them is not written.
         out: a new file for the traces, in their order; it is there whole or not at all. None: only count.
         on_bytes: told the size of each line that was read. A file is read twice for a reward over groups.
 
     Raises:
-        UsageError: the function can't be found, raised, or returned something else; names the trace.
+        UsageError: the function can't be found, raised, or returned something else; names the trace. Or it scores
+            groups, and one holds two traces of one id, which are of two runs: nobody could tell who met whom.
         TraceError: the file can't be read, or `out` exists or can't be written.
     """
     name = reward if isinstance(reward, str) else getattr(reward, "__name__", repr(reward))
@@ -139,49 +143,86 @@ def _by_trace(path: str | os.PathLike[str], function: Reward, name: str, on_byte
             yield trace, None, False
             continue
         where = f"trace {trace.id}"
-        yield trace, _returns(trace, _ask(function, _copy(trace), name, where), name, where), False
+        yield trace, read_returns(trace, _ask(function, _copy(trace), name, where), name, where), False
 
 
 def _by_group(path: str | os.PathLike[str], function: Reward, name: str, on_bytes: Any) -> _Scored:
     """Holds the traces of a group until the last of them was read, and those behind it until it is their turn."""
     if not os.path.isfile(path):
         raise UsageError(f"{os.fspath(path)} is no ordinary file, which a reward over groups has to read twice")
-    missing = Counter(_group(trace) for trace in read_traces(path, on_bytes))
-    waiting: deque[Trace] = deque()
-    members: dict[str, list[Trace]] = {}
-    done: dict[str, Iterator[tuple[dict[str, float] | None, bool]]] = {}
+    missing: Counter[str] = Counter()
+    seen: set[tuple[str, str]] = set()
     for trace in read_traces(path, on_bytes):
-        group = _group(trace)
-        waiting.append(trace)
-        members.setdefault(group, []).append(trace)
-        missing[group] -= 1
-        if not missing[group]:
-            done[group] = iter(_score_group(members.pop(group), function, name, group))
-        while waiting and _group(waiting[0]) in done:
-            first = waiting.popleft()
-            yield first, *next(done[_group(first)])
+        if not trace.group:
+            continue
+        if (trace.group, trace.id) in seen:
+            raise UsageError(
+                f"{os.fspath(path)} has trace {trace.id} of group {trace.group} twice, as a file of two runs has: "
+                "score each run's traces by themselves, or by a reward whose parameter is one trace"
+            )
+        seen.add((trace.group, trace.id))
+        missing[trace.group] += 1
+    seen.clear()
+    waiting: deque[tuple[str | int, Trace]] = deque()
+    members: dict[str, list[Trace]] = {}
+    done: dict[str | int, Iterator[tuple[dict[str, float] | None, bool]]] = {}
+    for place, trace in enumerate(read_traces(path, on_bytes)):
+        group = trace.group
+        waiting.append((group or place, trace))  # without a group it is its own; its id may be that of another, too
+        if not group:
+            done[place] = iter(_score_group([trace], function, name))
+        else:
+            members.setdefault(group, []).append(trace)
+            missing[group] -= 1
+            if not missing[group]:
+                done[group] = iter(_score_group(members.pop(group), function, name))
+        while waiting and waiting[0][0] in done:
+            key, first = waiting.popleft()
+            yield first, *next(done[key])
+            if isinstance(key, int):
+                del done[key]
 
 
-def _score_group(
-    traces: list[Trace], function: Reward, name: str, group: str
-) -> list[tuple[dict[str, float] | None, bool]]:
+def _score_group(traces: list[Trace], function: Reward, name: str) -> list[tuple[dict[str, float] | None, bool]]:
     if any(trace.void for trace in traces):
         return [(None if trace.void else {}, not trace.void) for trace in traces]
-    where = f"group {group}"
-    given = [_copy(trace) for trace in traces]
+    return [(returns, False) for returns, _ in ask_group(traces, function, name, [_copy(trace) for trace in traces])]
+
+
+def ask_group(
+    traces: Sequence[Trace], function: Reward, name: str, given: list[Trace], *, nan_is_unknown: bool = False
+) -> list[tuple[dict[str, float], Mapping[str, Any]]]:
+    """Returns what a reward over groups says of each trace: the known returns by seat, and its metrics, unread.
+
+    Args:
+        traces: of one group.
+        function: the reward.
+        name: its name, for errors.
+        given: copies of the traces, which it may change.
+        nan_is_unknown: whether a NaN stands for a reward that is not known, as None does, or is an error.
+
+    Raises:
+        UsageError: it raised, or returned something else than a reward for each trace.
+    """
+    where = f"group {traces[0].group or traces[0].id}"
     order = list(map(id, given))
     results = _ask(function, given, name, where)
     if not isinstance(results, Iterable) or isinstance(results, str | Mapping):
-        raise UsageError(f"{name} returned {_shown(results)} for {where}; expected one reward for each of its traces")
-    results = list(results)
+        raise UsageError(f"{name} returned {shown(results)} for {where}; expected one reward for each of its traces")
+    try:
+        results = list(results)
+    except Exception as error:  # a generator runs only now
+        raise _failed(name, where, error) from error
     if list(map(id, given)) != order:  # then nobody knows which reward is whose
         raise UsageError(f"{name} sorted or changed its list of traces; let it work on a copy, sorted(traces, ...)")
     if len(results) != len(traces):
         raise UsageError(f"{name} returned {len(results)} rewards for the {len(traces)} traces of {where}")
-    return [
-        (_returns(trace, result[0] if _is_pair(result) else result, name, f"trace {trace.id}"), False)
-        for trace, result in zip(traces, results, strict=True)
-    ]
+    found = []
+    for trace, result in zip(traces, results, strict=True):
+        reward, metrics = result if _is_pair(result) else (result, {})
+        said = f"trace {trace.id} of {where}" if trace.group else f"trace {trace.id}"
+        found.append((read_returns(trace, reward, name, said, nan_is_unknown=nan_is_unknown), metrics))
+    return found
 
 
 def _copy(trace: Trace) -> Trace:
@@ -191,18 +232,27 @@ def _copy(trace: Trace) -> Trace:
 
 def _ask(function: Reward, argument: Trace | list[Trace], name: str, where: str) -> Any:
     try:
-        return function(argument)
+        result = function(argument)
     except Exception as error:  # a reward is somebody else's code
-        raise UsageError(
-            f"{name} failed for {where}: {type(error).__name__}: {error}; where it knows no reward, let it return None"
-        ) from error
-
-
-def _returns(trace: Trace, result: Any, name: str, where: str) -> dict[str, float]:
-    """Returns the known returns by seat."""
+        raise _failed(name, where, error) from error
     if inspect.iscoroutine(result):
         result.close()
         raise UsageError(f"{name} is an async function; a reward is a plain one")
+    return result
+
+
+def _failed(name: str, where: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"{name} failed for {where}: {type(error).__name__}: {error}; where it knows no reward, let it return None"
+    )
+
+
+def read_returns(trace: Trace, result: Any, name: str, where: str, *, nan_is_unknown: bool = False) -> dict[str, float]:
+    """Returns the known returns by seat that a reward's result for a trace means.
+
+    Raises:
+        UsageError: it is no reward; the error shows it.
+    """
     if isinstance(result, Mapping):
         known = {*trace.seats, *(info.role for info in trace.seats.values())}
         for key in result:
@@ -222,13 +272,20 @@ def _returns(trace: Trace, result: Any, name: str, where: str) -> dict[str, floa
             number = float(value) if isinstance(value, numbers.Real | np.bool_) else math.nan
         except OverflowError:
             number = math.inf
+        if nan_is_unknown and isinstance(value, numbers.Real) and math.isnan(number):
+            continue
         if not math.isfinite(number):
-            raise UsageError(f"{name} returned {_shown(result)} for {where}; expected a finite number each: {_FORMS}")
+            raise UsageError(f"{name} returned {shown(result)} for {where}; expected a finite number each: {_FORMS}")
+        if abs(number) > MOST_REWARD:
+            raise UsageError(
+                f"{name} returned {shown(result)} for {where}; a reward's size is at most {MOST_REWARD:g}: scale it"
+            )
         known_rewards[seat] = number
     return known_rewards
 
 
-def _shown(result: Any) -> str:
+def shown(result: Any) -> str:
+    """Returns the beginning of what somebody else's code returned, for an error."""
     try:
         return f"{result!r:.80}"
     except ValueError:  # Python prints no integer of thousands of digits
@@ -244,12 +301,17 @@ def _count(summary: Rescored, trace: Trace, returns: dict[str, float] | None) ->
         summary.roles.setdefault(info.role, RoleReturns()).count(trace.returns.get(seat), returns.get(seat))
 
 
-def _group(trace: Trace) -> str:
-    return trace.group or trace.id
-
-
 def _is_pair(result: Any) -> bool:
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
 
 
-__all__ = ["Rescored", "RoleReturns", "rescore_traces", "takes_groups"]
+__all__ = [
+    "MOST_REWARD",
+    "Rescored",
+    "RoleReturns",
+    "ask_group",
+    "read_returns",
+    "rescore_traces",
+    "shown",
+    "takes_groups",
+]

@@ -226,6 +226,10 @@ class Runtime:
         """Has `policy(name)` answer `served`: a policy that the caller published to an engine itself."""
         self._served[name] = served
 
+    def unserve(self, name: str) -> None:
+        """Forgets what `serve` was told of a name."""
+        self._served.pop(name, None)
+
     async def policy(self, model: str) -> ServedPolicy:
         """Returns a model that is served, loading it at the first call: a known name, a folder, or a hub id.
 

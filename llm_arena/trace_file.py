@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Self
 
 import msgspec
 
-from llm_arena.errors import TraceError
+from llm_arena.errors import TraceError, UsageError
 from llm_arena.types import SCHEMA, Trace
 
 if sys.platform != "win32":
@@ -180,15 +181,39 @@ def decode(line: bytes, where: str = "trace") -> Trace:
         where: what to call it in an error, e.g. `traces.jsonl, line 3`.
 
     Raises:
-        TraceError: the record is broken, or was written by a newer library.
+        TraceError: the record is broken, its turns contradict it, or it was written by a newer library.
     """
     try:
         schema = msgspec.json.decode(line, type=_Head).schema
         if schema == SCHEMA:
-            return msgspec.json.decode(line, type=Trace)
-        return msgspec.convert(upgrade(msgspec.json.decode(line), to=SCHEMA, table=UPGRADES, where=where), type=Trace)
+            trace = msgspec.json.decode(line, type=Trace)
+        else:
+            record = upgrade(msgspec.json.decode(line), to=SCHEMA, table=UPGRADES, where=where)
+            trace = msgspec.convert(record, type=Trace)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{where} is no trace record: {error}") from error
+    _check_turns(trace, where)
+    return trace
+
+
+def _check_turns(trace: Trace, where: str) -> None:
+    """Refuses turns that no recorder writes: whatever reads a trace finds them by place and seat."""
+    for place, turn in enumerate(trace.turns):
+        if turn.index != place:
+            raise TraceError(f"{where} is no trace record: turns[{place}].index is {turn.index}, expected {place}")
+        if turn.seat not in trace.seats:
+            raise TraceError(
+                f"{where} is no trace record: turns[{place}].seat is {turn.seat!r:.80}, which is none of its seats: "
+                f"{', '.join(trace.seats) or 'it has none'}"
+            )
+        try:  # an array takes just these, and checks them several times faster than min and max
+            for ids in (turn.prompt_ids, turn.completion_ids):
+                if ids:
+                    array("I", ids)
+        except OverflowError as error:
+            raise TraceError(
+                f"{where} is no trace record: turns[{place}] has a token id that is no number in [0, 2**32)"
+            ) from error
 
 
 def upgrade(record: dict[str, Any], *, to: int, table: Mapping[int, Upgrade], where: str = "trace") -> dict[str, Any]:
@@ -216,9 +241,12 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields where to write a new file or folder; it gets its own name once all is written, and vanishes otherwise.
 
     Raises:
+        UsageError: `path` ends in no name, as `.` and `/` do.
         TraceError: something of that name is there, somebody else is writing it, or the disk refuses.
     """
     final = Path(path)
+    if not final.name:
+        raise UsageError(f"out={os.fspath(path)!r} has no name to write to; give that of a new file or folder")
     folder = final.with_name(f".{final.name}.part")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

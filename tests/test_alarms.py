@@ -148,7 +148,9 @@ RINGS: dict[str, list[tuple[list[Row], str]]] = {
         ),
     ],
     "judge-inconsistent": [
-        ([{"judge/pairs": 20.0, "judge/consistency": 0.5}] * 5, "of 100 pairs the judge judged 50%")
+        ([{"judge/pairs": 20.0, "judge/consistency": 0.5}] * 5, "of 100 pairs the judge judged 50%"),
+        ([{"judge/pairs": 50.0, "judge/consistency": 0.5}] * 2, "in both orders (last 2 steps)"),
+        ([{"judge/pairs": 100.0, "judge/consistency": 0.3}], "in both orders (last step)"),
     ],
 }
 

@@ -203,6 +203,29 @@ def test_void_and_forfeits_stand_apart_and_a_folder_goes_on(deal: str, tmp_path:
     assert "forfeits" not in quiet.to_text()
 
 
+def test_an_outage_in_one_seat_makes_nobody_better() -> None:
+    class First(Says):
+        """Takes the first free cell, with which who moves first wins; fails in some games of the second seat."""
+
+        def __init__(self, share: int) -> None:
+            super().__init__(0)
+            self.share = share
+            self.games = 0
+
+        async def act(self, view: View, past: Sequence[PastTurn]) -> Action:
+            if view.seat == "player_1" and not past:
+                self.games += 1
+                if self.games % 3 < self.share:
+                    raise EngineError("the server is away")
+            assert view.legal_actions
+            return Action(reply=Reply(view.legal_actions[0]))
+
+    found = cross_play({"a": First(0), "b": First(2)}, "tic-tac-toe-v0", episodes=12)
+    assert found.cell("a", "b").void > 2
+    assert found.cell("a", "b").win_rate.share == found.cell("b", "a").win_rate.share == 0.5
+    assert found.cell("a", "b").row_return.mean == found.difference("a", "b", against="a").mean == 0.0
+
+
 def test_a_forfeit_is_counted_for_who_gave_it() -> None:
     class Bad(Says):
         async def act(self, view: View, past: Sequence[PastTurn]) -> Action:

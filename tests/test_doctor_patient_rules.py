@@ -219,7 +219,7 @@ def test_budgets_are_kept(played):
         "Questions left: 0. Tests left: 0. Reply with one line: DIAGNOSIS: 1. ..."
     )
     env.step("TEST: lipase")  # refused, and no question is left to lose
-    assert env.over and env.outcome.reason == "no diagnosis"
+    assert env.over and env.outcome.reason == "no answer: no diagnosis"
     assert env.returns["doctor_0"] == pytest.approx(-0.025)
     env = played("TEST: ecg", "TEST: ECG", patient="card")
     assert env.last_step.cause is Cause.ILLEGAL and "was done already" in heard(env)

@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import llm_arena
 from llm_arena.engines import vllm_start
 from llm_arena.engines.base import Sampling
 from llm_arena.engines.fake import FakeEngine
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import EngineError, UsageError
 from llm_arena.runtime import Runtime
+from llm_arena.training import evaluation
 from llm_arena.training.config import TrainConfig
 from llm_arena.training.evaluation import Evaluation
 from llm_arena.training.evaluation_settings import EvaluationSettings
@@ -28,7 +31,7 @@ from llm_arena.training.run_identity import differences, fingerprint
 from llm_arena.training.setup import set_up
 from llm_arena.training.sources import DealtSource
 from llm_arena.training.sync import Publisher
-from llm_arena.types import Completion
+from llm_arena.types import Completion, Ending
 from train_parts import model as model  # a fixture: the alias says that it is meant to be here
 from train_parts import tiny
 
@@ -113,6 +116,31 @@ def test_the_weights_of_the_step_meet_those_of_the_start(
     assert sorted(seen) == [2, 4, 5]
     for step, weights in seen.items():
         assert all(torch.equal(weights[name], tensor) for name, tensor in kept[step].items())
+
+
+def test_a_void_match_takes_the_other_of_its_start_along() -> None:
+    trace = llm_arena.play("kuhn-poker-v0", "random-legal", seed=3)
+    assert trace.outcome is not None
+    # who sits first wins each match: whoever holds the seat
+    trace = msgspec.structs.replace(
+        trace,
+        returns={"player_0": 1.0, "player_1": -1.0},
+        outcome=msgspec.structs.replace(trace.outcome, winners=["player_0"], ranks={"player_0": 1, "player_1": 2}),
+    )
+    void = {"ending": Ending.VOID, "returns": {}, "outcome": None}
+    seatings = [
+        {"player_0": "trained", "player_1": "initial"},
+        {"player_0": "initial", "player_1": "trained"},
+    ]
+    played = [
+        (msgspec.structs.replace(trace, group=str(start), **void if number == 1 and start < 3 else {}), who)
+        for start in range(6)
+        for number, who in enumerate(seatings)
+    ]
+    row = evaluation._row(played)
+    assert (row["eval/matches"], row["eval/void"]) == (6, 3)
+    assert (row["eval/win_rate"], row["eval/difference"]) == (0.5, 0.0)
+    assert evaluation._row(played[:6]) == {"eval/matches": 0, "eval/void": 3}  # nothing is to be said
 
 
 @pytest.mark.usefixtures("one_thread")

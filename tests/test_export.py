@@ -218,6 +218,9 @@ def test_names_that_are_taken_or_odd(file, tmp_path):
             export_traces(file, tmp_path / out)
     with pytest.raises(UsageError, match=r"end it with .parquet, or name a folder"):
         export_traces(file, tmp_path / "x.csv")
+    for out in ("", "."):
+        with pytest.raises(UsageError, match="has no name to write to"):
+            export_traces(file, out)
     with pytest.raises(UsageError, match="rows='words'"):
         export_traces(file, tmp_path / "y.parquet", rows="words")
     assert (tmp_path / "x.parquet").read_text() == "mine"

@@ -60,7 +60,7 @@ def test_not_finding_it_pays_nothing_and_says_what_it_was():
     )
     env.step("2")
     assert env.returns == {"guesser_0": 0.0} and env.outcome.winners == []
-    assert env.outcome.reason == "not found, it was 37" and env.ending is Ending.TERMINATED
+    assert env.outcome.reason == "no answer: not found, it was 37" and env.ending is Ending.TERMINATED
 
 
 def test_bisection_needs_17_sevenths_guesses_of_seven_numbers():

@@ -236,6 +236,7 @@ def test_a_plan_holds_the_whole_start_and_the_divisor_counts_runs(here: Path, sm
         ({"opponent": "random-legal"}, r'seats to move on over.*--roster .*"\*"'),
         ({"retries": 1}, "retries=1 is for games"),
         ({"env_args": '{"namers": 2}'}, "env_args=.* is for games"),
+        ({"env": "kuhn-poker-v0"}, "env='kuhn-poker-v0' is for games"),
         ({"credit": "trace"}, "one number for the whole run"),
         ({"group_size": 1}, "group_mean compares runs of one sample.*--group-size 4, or --estimator rae"),
         ({"group_size": 1, "starts_per_step": 1, "estimator": "role_norm"}, "there is one; give --starts-per-step 4"),
@@ -279,6 +280,31 @@ def test_programs_that_play_games_say_so(here: Path, script: str) -> None:
     with pytest.raises(UsageError, match="self-play") as caught:
         run_train([script, "--harness", "my_pipeline:run", "--steps", "1", "--engine", "transformers"])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "more"),
+    [
+        ("co-evolve", ["--roster", '{"solver": "learner:a", "*": "learner:b"}']),
+        ("group-compare", ["--group-size", "2"]),
+    ],
+)
+def test_programs_leave_their_own_game_for_a_harness(here: Path, small: Path, script: str, more: list[str]) -> None:
+    sys.modules.pop("my_lengths", None)  # another test may have changed it
+    shared = ["--harness", "my_lengths:run", "--model", str(small), "--run-dir", str(here / "run"), "--steps", "1"]
+    (here / "starts.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in SAMPLES))
+    shared += ["--starts", "starts.jsonl", "--starts-per-step", "2", "--max-new-tokens", "4"]
+    assert run_train([script, *shared, "--engine", "transformers", *more]) == 0
+    kept = json.loads((here / "run" / "config.json").read_text())
+    assert (kept["env"], kept["env_args"], kept["illegal"]) == (TrainConfig.env, "{}", None)
+    assert kept["roster"] == (json.loads(more[1]) if script == "co-evolve" else {})
+    with pytest.raises(UsageError, match="env='tic-tac-toe-v0' is for games"):
+        run_train([script, *shared, *more, "--env", "tic-tac-toe-v0", "--fresh"])
+
+
+def test_co_evolve_has_no_roster_of_its_own_for_a_harness(here: Path) -> None:
+    with pytest.raises(UsageError, match="co-evolve needs a roster"):
+        run_train(["co-evolve", "--harness", "my_lengths:run"])
 
 
 def test_a_completion_is_needed_for_tokens(here: Path) -> None:

@@ -208,6 +208,20 @@ TOO_LARGE = (
     "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length is 8192 tokens"
 )
 
+OF_CHAT = (
+    "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, "
+    "{} in the completion). Please reduce the length of the messages or completion."
+)
+OF_PROMPT = (
+    "This model's maximum context length is {} tokens, however you requested {} tokens ({} in your prompt; "
+    "{} for the completion). Please reduce your prompt; or completion length."
+)
+IN_TOTAL = (
+    "Requested token count exceeds the model's maximum context length of {} tokens. You requested a total of {} "
+    "tokens: {} tokens from the input messages and {} tokens for the completion."
+)
+IN_SUM = "input length and `max_tokens` exceed context limit: {}, decrease input length or `max_tokens` and try again"
+
 
 @pytest.mark.parametrize(
     ("status", "error", "verdict"),
@@ -218,6 +232,26 @@ TOO_LARGE = (
         (400, {"message": f"{TOO_LARGE.format(99999)} and your request has 20 input tokens"}, ""),
         (422, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens and 64", "long"),
         (400, {"message": "x" * 5000 + " maximum context length"}, "long"),
+        (400, {"message": OF_CHAT.format(2048, 2058, 1994, 64), "code": "context_length_exceeded"}, "long"),
+        (400, {"message": OF_CHAT.format(2048, 4106, 10, 4096), "code": "context_length_exceeded"}, ""),
+        (400, {"message": OF_PROMPT.format(2048, 2058, 1994, 64)}, "long"),
+        (400, {"message": OF_PROMPT.format(2048, 4106, 10, 4096)}, ""),
+        (400, {"message": IN_TOTAL.format(2048, 2058, 1994, 64)}, "long"),
+        (400, {"message": IN_TOTAL.format(2048, 4106, 10, 4096)}, ""),
+        (400, {"message": IN_SUM.format("199759 + 20000 > 200000")}, "long"),
+        (400, {"message": IN_SUM.format("10 + 300000 > 200000")}, ""),
+        (400, {"message": "max_tokens (4096) is greater than max_model_len (2048)"}, ""),
+        (400, {"message": "max_tokens (4096) is greater than max_model_len."}, ""),
+        (400, {"message": "prompt of 4096 tokens is greater than max_model_len (2048)"}, "long"),
+        (
+            422,
+            "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 9 `inputs` tokens and 5000 `max_new_tokens`",
+            "",
+        ),
+        (400, {"message": "Input is too long for requested model."}, "long"),
+        (413, "", "long"),
+        (413, {"message": "Request Entity Too Large"}, "long"),
+        (413, {"message": f"{TOO_LARGE.format(99999)}"}, ""),
         (400, {"message": "Invalid prompt: it was flagged", "code": "invalid_prompt"}, "filtered"),
         (400, {"message": "The response was filtered", "code": "content_filter"}, "filtered"),
         (400, {"message": "Content Exists Risk", "code": "invalid_request_error"}, "filtered"),

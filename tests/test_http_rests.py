@@ -164,3 +164,24 @@ def test_being_put_off_by_a_busy_server_uses_up_no_try_and_is_no_failure() -> No
 
     limited = answers("later", 429, Retry_After="0.01")
     with_pool(test, [*[limited] * 8, OK, limited], patience=replace(QUICK, tries=2, failures=1))
+
+
+def test_a_server_that_was_gone_and_then_puts_calls_off_is_not_given_up() -> None:
+    async def test(pool: HttpPool, servers: list[ScriptedServer]) -> None:
+        assert await pool.post("/x", {}) == {"ok": True}
+        assert [seen.path for seen in servers[0].seen] == ["/x"] * 3 + ["/v1/models"] + ["/x"] * 4
+
+    broken, limited = answers("broken", 500), answers("later", 429, Retry_After="0.3")
+    cool_down = {"cool_down_seconds": 0.02, "cool_down_cap_seconds": 0.02}
+    patience = Patience(tries=9, backoff_seconds=0.001, down_seconds=0.2, **cool_down)
+    with_pool(test, [*[broken] * 3, OK, *[limited] * 3, OK], patience=patience)
+
+
+def test_a_trial_that_is_put_off_shows_that_the_server_lives() -> None:
+    async def test(pool: HttpPool, servers: list[ScriptedServer]) -> None:
+        assert await pool.get("/x") == {"ok": True}
+        assert [seen.path for seen in servers[0].seen] == ["/x"] * 3 + ["/v1/models", "/x"]
+
+    broken, limited = answers("broken", 500), answers("later", 429, Retry_After="0.3")
+    patience = Patience(tries=9, backoff_seconds=0.001, cool_down_seconds=0.02, down_seconds=0.2)
+    with_pool(test, [*[broken] * 3, limited, OK], patience=patience)

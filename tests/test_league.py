@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -384,6 +385,21 @@ def test_anchors_are_taken_as_a_list_too() -> None:
     settings = LeagueSettings(self_play=0.5, anchors_share=0.5, anchors=given)
     assert settings.anchors == "random-legal,smollm2-135m"
     assert settings.anchor_names() == given
+
+
+@pytest.mark.parametrize("name", ["openai:m@http://a,https://b", "openai:m@http://a, http://b"])
+def test_an_anchor_may_have_several_addresses(name: str) -> None:
+    names: Any = ["random-legal", name, "optimal"]
+    for given in (names, ",".join(names)):
+        assert LeagueSettings(self_play=0.5, anchors_share=0.5, anchors=given).anchor_names() == names
+
+
+def test_a_folder_spelt_in_two_ways_is_one_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for other in ("./tiny", "llm:tiny/", str(tmp_path / "tiny")):
+        with pytest.raises(UsageError, match=r'names "tiny" twice \(also as ".*tiny/?"\)'):
+            LeagueSettings(self_play=0.5, anchors_share=0.5, anchors=f"tiny,{other}")
 
 
 @pytest.mark.parametrize(

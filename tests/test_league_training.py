@@ -297,6 +297,22 @@ def test_a_league_of_one_anchor_is_a_run_against_an_opponent(model: Path, tmp_pa
     assert not (tmp_path / "b" / "league").exists() and not (tmp_path / "b" / "ratings.json").exists()
 
 
+@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
+def test_an_anchor_is_counted_by_its_name_in_traces(model: Path, ending: str, tmp_path: Path) -> None:
+    server = "openai:m@http://127.0.0.1:9,http://127.0.0.1:8"
+    given: Any = [f"openai:m@http://127.0.0.1:9{ending}, http://127.0.0.1:8{ending}", "optimal", str(model)]
+    mix = LeagueSettings(self_play=0, anchors_share=1, anchors=given)
+    with Runtime() as runtime:
+        planner = Planner(settings(model, tmp_path, league=mix), None, DealtSource(per_batch=8), runtime)
+        assert planner.league is not None
+        assert [one.agent for one in planner.league.members] == [server, "kuhn-poker-v0/optimal", str(model)]
+        seated = {agent.name for plan in planner.plans(0) for agent in plan.agents.values()}
+        assert seated == {"llm:learner", server, "kuhn-poker-v0/optimal", f"llm:{model}"}
+        twice = dataclasses.replace(mix, anchors=f"openai:m@http://h,openai:m@http://h{ending or '/'}")
+        with pytest.raises(UsageError, match='names "openai:m@http://h" twice'):
+            Planner(settings(model, tmp_path, league=twice), None, DealtSource(per_batch=8), runtime)
+
+
 def test_a_version_that_is_gone_is_told(model: Path, whole: dict[int, Path], tmp_path: Path) -> None:
     shutil.copytree(whole[0], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "final")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import llm_arena
-from llm_arena.links import links, sequence_links
+from llm_arena.links import _FEW, _Index, links, sequence_links
 from llm_arena.recorder import sequences
 from llm_arena.report import write_report
 from llm_arena.trace_file import read_traces
@@ -344,3 +344,30 @@ def test_a_branch_of_a_harness_is_shown_the_reply_that_it_goes_on_from(reply):
     trace = run(branches, solver=lambda last: reply if last == "Begin." else last, critic=reply)
     assert [turn.seat for turn in trace.turns] == ["solver_0", "critic_0", "solver_0", "solver_1"]
     assert links(trace) == {1: [0], 3: [0]}
+
+
+def test_thousands_of_lines_are_told_apart():
+    """Each turn has 1,000 lines of its own, and is told those of the four before it."""
+
+    def reply(turn):
+        return "\n".join(f"{turn} {line}" for line in range(1000))
+
+    turns = [
+        (f"p_{index % 4}", "\n".join(f"p_{other % 4}: {reply(other)}" for other in range(max(0, index - 4), index)))
+        for index in range(60)
+    ]
+    trace = talk(*((seat, told, reply(index)) for index, (seat, told) in enumerate(turns)))
+    assert {index: heard[-3:] for index, heard in links(trace).items()} == {
+        index: list(range(max(0, index - 3), index)) for index in range(1, 60)
+    }
+
+
+def test_an_index_knows_words_and_neighbours_of_all_it_was_given():
+    index = _Index(" a  b ")
+    for _ in range(_FEW):
+        assert index.may_hold(frozenset(["z"]))  # searched after all
+    index.text += " c "
+    assert index.may_hold(frozenset([("a", "b"), ("b", "c")])) and not index.may_hold(frozenset([("a", "c")]))
+    index.text += " a  c "
+    assert index.may_hold(frozenset([("a", "c"), ("c", "a")])) and not index.may_hold(frozenset(["z"]))
+    assert index.may_hold_any(("z", "c")) and not index.may_hold_any(("z", "y"))

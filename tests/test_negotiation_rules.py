@@ -79,7 +79,7 @@ def test_the_last_message_ends_the_talks():
     env.step(OFFER)
     assert "the last one: a new proposal comes too late." in env.observe("player_1")["messages"][-1]["content"]
     env.step("PROPOSE: books 1, hats 2, balls 0")
-    assert env.over and env.outcome.reason == "no deal: that was the last message"
+    assert env.over and env.outcome.reason == "no answer: no deal with the last message"
     assert env.ending is Ending.TERMINATED and set(env.returns.values()) == {0.0}
 
 
@@ -197,7 +197,7 @@ def test_the_limit_of_turns_is_a_whole_game_whatever_the_retries():
         env.step("x")
         env.step("x")
         env.step(OFFER)
-    assert env.ending is Ending.TERMINATED and env.outcome.reason == "no deal: that was the last message"
+    assert env.ending is Ending.TERMINATED and env.outcome.reason == "no answer: no deal with the last message"
 
 
 # ---- what is hidden, grammar, arguments ------------------------------------------------------------------------

@@ -31,7 +31,7 @@ MODELS = answers({"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 8192
 KEY = "sk-very-secret-17"
 
 
-def chat(content: str | None, finish: str | None = "stop", **more: Any) -> dict[str, Any]:
+def chat(content: Any, finish: str | None = "stop", **more: Any) -> dict[str, Any]:
     message = {"role": "assistant", "content": content, **more.pop("message", {})}
     return {"choices": [{"message": message, "finish_reason": finish, **more}]}
 
@@ -91,6 +91,10 @@ def test_a_view_goes_out_as_messages_and_a_reply_comes_back_as_text() -> None:
     [
         (chat("a", "length"), "a", "length"),
         (chat("a", "content_filter"), "a", "refused"),
+        (chat("a", "eos"), "a", "stop"),
+        (chat("a", "stop_sequence"), "a", "stop"),
+        (chat([{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]), "a b", "stop"),
+        (chat([], message={"refusal": "I can't."}), "", "refused"),
         (chat(None), "", "stop"),
         (chat(None, message={"refusal": "I can't."}), "", "refused"),
         (
@@ -111,6 +115,14 @@ def test_what_becomes_of_a_reply(body: Any, text: str, finish: str) -> None:
 def test_the_length_of_the_context_is_what_the_server_counted() -> None:
     action, _ = asked(answers(chat("a") | {"usage": {"prompt_tokens": 5, "total_tokens": 9}}), view("hello"))
     assert action.reply.context_tokens == 9
+
+
+@pytest.mark.parametrize(
+    "usage", [[], "9", {}, *({"total_tokens": odd} for odd in ("12", 12.0, True, -12, 0, 2**70, None))]
+)
+def test_a_good_reply_is_not_dropped_for_a_count_that_can_not_be_read(usage: Any) -> None:
+    action, _ = asked(answers(chat("a") | {"usage": usage}), view("hello"))
+    assert (action.reply, action.reply.finish, action.reply.context_tokens) == ("a", "stop", None)
 
 
 def test_too_long_a_chat_and_a_refused_prompt_are_no_refusals_of_the_batch() -> None:
@@ -154,12 +166,25 @@ def test_names_and_settings() -> None:
     with Runtime() as runtime:
         agent = make_agent("openai:org/m@2@http://a/v1/,https://b/api/v1", runtime=runtime)
         assert agent.name == "openai:org/m@2@http://a,https://b/api" and agent.policy is None
-        for wrong, why in [({"max_new_tokens": 0}, "at least 1"), ({"temperature": -1}, "finite"), ({"top": 1}, "top")]:
+        for wrong, why in [
+            ({"max_new_tokens": 0}, "at least 1"),
+            ({"max_new_tokens": "x"}, "max_new_tokens is 'x'; give a whole number"),
+            ({"max_new_tokens": 2.5}, "2.5; give a whole number"),
+            ({"max_new_tokens": True}, "True; give a whole number"),
+            ({"temperature": -1}, "finite"),
+            ({"temperature": "1"}, "temperature is '1'; give a finite number"),
+            ({"temperature": False}, "False; give a finite number"),
+            ({"system": 5}, "system is 5; give text"),
+            ({"tokenizer": 5}, "tokenizer is 5; give text"),
+            ({"api_key_env": 5}, "api_key_env is a value of the type int that"),
+            ({"top": 1}, "top"),
+        ]:
             with pytest.raises(UsageError, match=why):
                 make_agent("openai:m@http://a", runtime=runtime, **wrong)
         with pytest.raises(UsageError, match="no user name") as caught:
             make_agent("openai:m@http://me:hunter2@a", runtime=runtime)
         assert "hunter2" not in str(caught.value)
+        assert make_agent("openai:m@http://a", runtime=runtime, api_key_env=None).name == "openai:m@http://a"
 
 
 def test_a_server_that_is_not_there_is_told_soon() -> None:

@@ -110,12 +110,17 @@ def test_a_request_to_sglang_and_its_reply() -> None:
         how = server.seen[1].body["sampling_params"]
         assert how["stop_token_ids"] == [2, 9] and (how["top_k"], how["top_p"], how["repetition_penalty"]) == (-1, 1, 1)
         assert not engine.takes_grammar
-        with pytest.raises(EngineError, match="2 ids with log-probabilities of 2, which are others"):
-            await engine.generate([1, 2], ASKED, "p")
+        for why in (
+            "2 ids with log-probabilities of 2, which are others",
+            "the log-probability 0.5, and none is above",
+        ):
+            with pytest.raises(EngineError, match=f"gave up after 3 tries.*{why}"):
+                await engine.generate([1, 2], ASKED, "p")
 
     whole = {"text": "?", "output_ids": [5, 9], "meta_info": meta}
     other = {"text": "?", "output_ids": [5, 8], "meta_info": meta}
-    with_engine(test, answers(whole), answers(other), models=models)
+    odd = {"text": "?", "meta_info": meta | {"output_token_logprobs": [[0.5, 5, None], [-2, 9, "x"]]}}
+    with_engine(test, answers(whole), *[answers(other)] * 3, answers(odd), models=models)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,7 @@ def test_a_request_to_sglang_and_its_reply() -> None:
         (completion([5, 6, 7], [-1.0]), "3 ids with 1 log-prob"),
         (completion([5, 6], [-1.0, -1.0], names=["token_id:5"]), "2 ids with log-probabilities of 1 tokens"),
         (completion([5, 6], [-1.0, None]), "2 ids, and 1 finite log-probabilities"),
+        (completion([5, 6], [-1.0, 0.25]), "log-probability 0.25, and none is above 0"),
         (completion([], []), "0 ids, asked for were 1 to 4"),
         (completion([5] * 5, [-1.0] * 5), "5 ids, asked for were 1 to 4"),
         (completion([5, -1], [-1.0, -1.0]), "outside of the vocabulary"),
@@ -144,7 +150,10 @@ def test_a_request_to_sglang_and_its_reply() -> None:
         (completion([5], [-0.01], names=["token_id:8"]), "the id 5 with the log-probability of 'token_id:8'"),
         ({"choices": [GOOD["choices"][0]] * 2}, "2 choices"),
         ({"choices": []}, "0 choices"),
-        ({"error": "overloaded"}, "none that is known"),
+        ({"error": "overloaded"}, "none that is known.*it says: overloaded"),
+        ({"error": {"message": "overloaded", "code": 529}}, "/v1/completions sent an error 529 as a reply: overloaded"),
+        ({"choices": [], "error": {"message": "overloaded"}}, "0 choices, .*it says: overloaded"),
+        ("<html>a proxy", "none that is known.*it says: <html>a proxy"),
         ([], "none that is known"),
     ],
 )
@@ -155,6 +164,13 @@ def test_a_reply_that_is_no_whole_completion_is_never_mended(body: Any, why: str
         assert (await engine.generate([1, 2], ASKED, "p")).token_ids == [5, 6, 9]
 
     with_engine(test, *[answers(body)] * 3, answers(GOOD))
+
+
+def test_log_probabilities_that_are_rounded_or_very_low_are_taken() -> None:
+    async def test(engine: OpenAIEngine, _: ScriptedServer) -> None:
+        assert (await engine.generate([1, 2], ASKED, "p")).logprobs == [-9999.0, 5e-5]
+
+    with_engine(test, answers(completion([5, 9], [-9999.0, 5e-5], "stop")))
 
 
 def test_the_sampled_ids_own_logprob_is_taken_whatever_is_likelier() -> None:

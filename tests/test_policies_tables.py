@@ -75,6 +75,15 @@ def test_an_engine_goes_over_the_runs_and_another_kind_starts_anew() -> None:
     assert config.of_policy("b").engine == EngineSettings()
 
 
+def test_a_table_may_list_servers(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    engine = 'kind = "openai"\nurl = ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]\n'
+    file.write_text(f"[engine]\n{engine}[policies.a.engine]\n{engine}")
+    config = read("--config", str(file))
+    for found in (config.engine, config.of_policy("a").engine):
+        assert found == EngineSettings(kind="openai", url="http://127.0.0.1:8000,http://127.0.0.1:8001")
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_auto_in_a_table_is_what_it_comes_to_on_this_machine(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_start, "installed", lambda: installed)
@@ -105,6 +114,14 @@ def test_auto_in_a_table_is_what_it_comes_to_on_this_machine(installed: bool, mo
         ('{"a": {"model": 3}}', UsageError, "policies.a: model = 3 does not fit"),
         ('{"a": {"publish": "adapter"}}', UsageError, "policies.a: publish=adapter needs an adapter"),
         ('{"a": {"publish": "often"}}', UsageError, "policies.a: publish must be one of auto, adapter, merged"),
+        ('{"a": {"lr": 1}, "a": {}}', UsageError, "policies has the key 'a' twice in one table; name it once"),
+        ('{"a": {"lr": 1, "lr": 2}}', UsageError, "policies has the key 'lr' twice"),
+        ('{"a": {"lora_rank": 1, "lora-rank": 2}}', UsageError, "policies.a: 'lora_rank' and 'lora-rank' are the same"),
+        (
+            '{"a": {"engine": {"max-model-len": 1, "max_model_len": 2}}}',
+            UsageError,
+            "policies.a.engine: 'max-model-len' and 'max_model_len' are the same setting; keep one",
+        ),
         ('{"a": {"engine": 3}}', UsageError, "policies.a.engine = 3; expected a table"),
         ('{"a": {"engine": {"kind": "vlm"}}}', UsageError, "engine.kind must be one of"),
         ('{"a": {"engine": {"max_model_len": 3}}}', UsageError, "max_model_len is an argument of vLLM"),
@@ -191,6 +208,12 @@ def config_for(model: Path, run_dir: Path, **changes: Any) -> TrainConfig:
         ({"policies": {"learner": {"lr": 1.0}}}, UnknownName, "Trained are: learner:a, learner:b"),
         ({"policies": {"b": {"model": "/nowhere"}}}, UnknownName, "/nowhere"),
         ({"alternate_every": 1, "roster": {}}, UsageError, "the roster has one, learner: name another"),
+        ({"roster": {"player_0": "learner:../../x", "player_1": "optimal"}}, UsageError, "needs a name of letters"),
+        (
+            {"roster": {"player_0": "learner:a"}},
+            UsageError,
+            'trains learner:a and names nobody for player_1; .* such as learner:a, an agent, or "learner"',
+        ),
         ({"alternate_every": -1}, UsageError, "alternate_every must be a whole number of at least 0"),
         ({"policies": {"b": {"engine": {"devices": "7"}}}}, UsageError, "torch sees 0 CUDA devices"),
     ],

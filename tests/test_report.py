@@ -257,8 +257,9 @@ def test_records_of_unexpected_kinds_are_shown_or_left_out(tmp_path: Path, value
         (run / "config.json").write_text(json.dumps({"script": "self-play"} | dict.fromkeys(names, value)))
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "score/avg/a": value, "void": value, "kl": 1e308}) + "\n")
     with TraceWriter(run / "traces.jsonl") as writer:
-        stray = Turn(index=-1, seat="nobody", text="", logprobs=[-1e308, -1e308], rewards={"nobody": 1.0})
-        writer.write(make_trace(4, turns=[stray], returns={}))
+        stray = Turn(index=0, seat="nobody", text="", logprobs=[-1e308, -1e308], rewards={"nobody": 1.0})
+        seats = {"nobody": SeatInfo(role="", agent="")}
+        writer.write(make_trace(4, seats=seats, turns=[stray], returns={}))
         writer.write(make_trace(5, seats={}, turns=[]))
     page = page_of(run)
     assert "nobody" in page.text

@@ -105,6 +105,28 @@ def test_groups_are_scored_together_and_stay_in_their_places(file, tmp_path):
     assert (done.void, done.incomplete) == (1, 1)
 
 
+def test_ungrouped_traces_of_one_id_are_groups_of_one(tmp_path):
+    """Two equal runs in one file: a trace meets nobody of the other run, and each keeps its place."""
+    path, asked = tmp_path / "two.jsonl", []
+    path.write_bytes(b"".join(map(encode, [made(1), made(2, "t1"), made(1), made(3, "t1"), made(3)])))
+
+    def against_each_other(traces):
+        asked.append([trace.id for trace in traces])
+        return [trace.seed + len(traces) / 10 for trace in traces]
+
+    rescore_traces(path, against_each_other, tmp_path / "new.jsonl")
+    assert sorted(asked) == [["t1"], ["t1"], ["t2", "t3"], ["t3"]]
+    assert [paid["namer_0"] for paid in returns(tmp_path / "new.jsonl")] == [1.1, 2.2, 1.1, 3.2, 3.1]
+
+
+def test_a_group_with_two_traces_of_one_id_is_refused(file, tmp_path):
+    file.write_bytes(file.read_bytes() * 2)
+    with pytest.raises(UsageError, match=r"traces.jsonl has trace t1 of group a twice"):
+        rescore_traces(file, lambda traces: [1.0] * len(traces), tmp_path / "new.jsonl")
+    assert not (tmp_path / "new.jsonl").exists()
+    assert rescore_traces(file, lambda trace: 1.0).traces == 8  # by trace there is nothing to mix up
+
+
 def test_a_game_s_own_group_reward_can_score(tmp_path):
     path = tmp_path / "solo.jsonl"
     namers = [llm_arena.play(llm_arena.make("naming-v0", namers=1, topic="bakery"), seed=seed) for seed in range(3)]
@@ -176,6 +198,8 @@ async def waits(trace):
         (sorts, r"sorts sorted or changed its list of traces; let it work on a copy"),
         (lambda traces: [traces.pop().seed for _ in range(2)], "sorted or changed its list"),
         (waits, "waits is an async function"),
+        (lambda trace: -1e308, r"returned -1e\+308 for trace t1; a reward's size is at most 1e\+30"),
+        (lambda traces: [math.nan, 1.0], "returned nan for trace t2 of group b; expected a finite number"),
         (lambda traces: [1.0], "returned 1 rewards for the 2 traces of group b"),
         (lambda traces: 1.0, "returned 1.0 for group b; expected one reward for each of its traces"),
         (lambda traces: {"namer": 1.0}, "for group b; expected one reward for each"),
@@ -195,7 +219,7 @@ def test_a_reward_that_fails_stops_it_and_leaves_nothing(reward, message, file, 
 def test_a_file_that_is_there_is_left_alone(file, tmp_path):
     other = tmp_path / "other.jsonl"
     other.write_text("mine")
-    for out in (other, file):
+    for out in (other, file, tmp_path):
         with pytest.raises(TraceError, match="exists; choose another name"):
             rescore_traces(file, lambda trace: 1, out)
     assert other.read_text() == "mine" and len(returns(file)) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import msgspec
@@ -151,6 +152,39 @@ def test_an_agent_that_never_answers_times_out_with_its_seat_named():
     with Runtime() as runtime, pytest.raises(EpisodeTimeout, match="timed out"):
         plans = [plan(0, Says("a", delay=60))]
         runtime.run(play_many(plans, runtime, episode_seconds=0.1, stop_at_first_error=True))
+
+
+class Stubborn:
+    """Takes its cancellation for an error and answers all the same."""
+
+    name, policy = "stubborn", None
+
+    async def act(self, view, past):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return Action(reply=Reply("a"))
+
+
+def test_a_reply_after_the_time_counts_nowhere_whoever_kept_the_cancellation():
+    [trace] = play_all([plan(0, Stubborn())], episode_seconds=0.1)
+    assert trace.void and trace.failure.kind == "EpisodeTimeout" and not trace.returns
+    clock = llm_arena.make("quiz-v0", turn_seconds=0.1).spec
+    [trace] = play_all([plan(0, Stubborn(), clock)], episode_seconds=30)
+    assert not trace.void and (trace.turns[0].text, trace.turns[0].finish) == ("", "timeout")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "logprobs", "says"),
+    [([], [-1.0], "prompt_ids"), ([1], [None], "logprob"), ([1], [3.0], "logprob"), ([1], [float("nan")], "logprob")],
+)
+def test_tokens_that_nobody_could_train_on_void_the_episode(prompt, logprobs, says):
+    class Odd(Stubborn):
+        async def act(self, view, past):
+            completion = Completion(token_ids=[5], logprobs=logprobs, finish="stop")
+            return Action(reply=Reply("a"), prompt_ids=prompt, completion=completion)
+
+    [trace] = play_all([plan(0, Odd())])
+    assert trace.void and says in trace.failure.message
 
 
 def test_stop_at_first_error_raises_it_and_leaves_nothing_running(tmp_path):

@@ -177,6 +177,8 @@ def check_hostile_talk(chat: ChatFormat, kind: Kind, seed: int, history: str) ->
         if turn.extends != turn.index - 1:
             continue
         before, sampled = sent[turn.index - 1]
+        if set(sampled[:-1]) & set(chat.stop_ids):
+            continue  # what was sampled past an end of turn can be what the template prints there
         news = [token for token in prompt[len(before) + len(sampled) :] if token in controls]
         calm = [Message(role=m["role"], content="x") for m in view[len(views[turn.index - 1]) + 1 :]]
         plain = [token for token in chat.tokenizer.encode(kind.between(calm)) if token in controls]

@@ -151,6 +151,11 @@ def test_earned_before_counts_turns_that_said_nothing() -> None:
         ({0: {"rewards": [1.0, [2.0]]}}, "finite numbers"),
         ({0: {"rewards": ["1", "2"]}}, "finite numbers"),
         ({0: {"rewards": [[1.0], [2.0]]}}, "finite numbers"),
+        ({0: {"rewards": [10**400, 0]}}, "finite numbers, got .1000"),
+        ({0: {"rewards": [10**5000, 0]}}, "finite numbers, got a list"),
+        ({10**5000: {}}, "turn a int: the trace has turns 0 to 2"),
+        ({0: {"rewards": [1j, 1j]}}, "finite numbers"),
+        ({0: {"trained": [1j, 1]}}, "trained must be True or False"),
         ({True: {"rewards": [1.0, 2.0, 3.0]}}, "turn True: the trace has turns 0 to 2"),
         ({0: {"trained": ["False", "False"]}}, "trained must be True or False"),
         ({0: {"trained": [[True, False], [True, False]]}}, "trained must be True or False"),
@@ -161,6 +166,19 @@ def test_what_does_not_fit_is_refused_by_name(said: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         read(lambda trace: said, episode("t", {}))
     assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_fails_or_waits_is_refused_by_name() -> None:
+    def fails(trace: Trace) -> Mapping[int, Any]:
+        raise KeyError("score")
+
+    async def waits(trace: Trace) -> Mapping[int, Any]:
+        return {}
+
+    with pytest.raises(UsageError, match="token_rewards failed for trace t: KeyError: 'score'; where it has nothing"):
+        read(fails, episode("t", {}))
+    with pytest.raises(UsageError, match="token_rewards is an async function"):
+        read(waits, episode("t", {}))  # type: ignore[arg-type]  # what is refused
 
 
 def test_numpy_counts_as_numbers_and_turns() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from llm_arena import trace_file
-from llm_arena.errors import TraceError
+from llm_arena.errors import TraceError, UsageError
 from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade, written_whole
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace, Turn
 
@@ -363,6 +363,31 @@ def test_a_name_that_was_taken_meanwhile_is_not_replaced(tmp_path, there):
         there(new)
         before = new.stat().st_ino
     assert list(tmp_path.iterdir()) == [new] and new.stat().st_ino == before
+
+
+@pytest.mark.parametrize("out", [".", "/", ""])
+def test_a_new_file_needs_a_name(out):
+    with pytest.raises(UsageError, match=f"out='{out}' has no name to write to"), written_whole(out):
+        pass
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"seat": "ghost_0"}, "turns[1].seat is 'ghost_0', which is none of its seats: player_0, player_1"),
+        ({"index": 7}, "turns[1].index is 7, expected 1"),
+        ({"index": 0}, "turns[1].index is 0, expected 1"),
+        ({"prompt_ids": [3, -1]}, "turns[1] has a token id that is no number in [0, 2**32)"),
+        ({"completion_ids": [2**32]}, "turns[1] has a token id that is no number in [0, 2**32)"),
+    ],
+)
+def test_turns_that_contradict_their_trace_are_no_record(tmp_path, change, says):
+    odd = msgspec.structs.replace(FULL, turns=[FULL.turns[0], msgspec.structs.replace(FULL.turns[1], **change)])
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(encode(FULL) + encode(odd))
+    with pytest.raises(TraceError) as caught:
+        list(read_traces(path))
+    assert str(caught.value) == f"{path}, line 2 is no trace record: {says}"
 
 
 def test_a_whole_last_record_of_a_newer_schema_is_not_taken_for_a_torn_one(tmp_path):

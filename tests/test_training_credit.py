@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import get_args
+from collections.abc import Iterator
+from typing import Any, get_args
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from credit_parts import by_seat, make_trace
 from llm_arena.errors import UsageError
-from llm_arena.training.credit import Baselines, Credit, Estimator, Vote, assign, check, estimate
-from llm_arena.types import EnvSpec, Trace
+from llm_arena.training.credit import Baselines, Credit, Estimator, GroupReward, Vote, assign, check, estimate
+from llm_arena.types import EnvSpec, Trace, Turn
 
 
 def group_of(rewards: list[float], estimator: Estimator) -> tuple[list[float], Credit]:
@@ -236,14 +240,110 @@ def test_a_contest_is_scored_over_exactly_its_members() -> None:
 
 
 def test_a_group_reward_must_answer_for_every_trace() -> None:
-    with pytest.raises(UsageError, match="1 results for the 2 traces"):
+    with pytest.raises(UsageError, match="1 rewards for the 2 traces of group g"):
+        by_group(lambda traces: [(0.0, {})])
+
+
+def by_group(group_reward: GroupReward) -> Credit:
+    traces = [make_trace(name, {"namer_0": 0.0, "namer_1": 0.0}, group="g") for name in "ab"]
+    before = copy.deepcopy(traces)
+    credit = assign(
+        traces,
+        by="group",
+        estimator="none",
+        baselines=Baselines(),
+        learners=lambda trace: list(trace.seats),
+        group_reward=group_reward,
+    )
+    assert traces == before
+    return credit
+
+
+@pytest.mark.parametrize(
+    ("paid", "advantages", "missing"),
+    [
+        ([1.0, 2], [1, 1, 2, 2], 0),
+        ([(np.float32(0.5), {"m": 1}), True], [0.5, 0.5, 1, 1], 0),
+        ([None, (math.nan, {})], [0, 0, 0, 0], 4),
+        ([{"namer_0": 1.0}, {"namer": 2.0, "namer_1": 3.0}], [1, 0, 2, 3], 1),
+    ],
+)
+def test_a_group_reward_may_return_what_rescore_takes(paid: list[Any], advantages: list[float], missing: int) -> None:
+    credit = by_group(lambda traces: paid)
+    keys = [(trace, seat) for trace in "ab" for seat in ("namer_0", "namer_1")]
+    assert [credit.advantages[key] for key in keys] == advantages and credit.missing == missing
+
+
+def fails(traces: list[Trace]) -> list[float]:
+    raise ValueError("no score")
+
+
+def fails_later(traces: list[Trace]) -> Iterator[float]:
+    yield 1.0
+    raise ValueError("no score")
+
+
+async def waits(traces: list[Trace]) -> list[float]:
+    return [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("group_reward", "message"),
+    [
+        (lambda traces: None, "group_reward returned None for group g; expected one reward for each"),
+        (
+            lambda traces: [("1.0", {}), 1.0],
+            "group_reward returned '1.0' for trace a of group g; expected a finite num",
+        ),
+        (lambda traces: [1.0, [1.0, {}]], r"returned \[1.0, {}\] for trace b of group g"),
+        (lambda traces: [1.0, math.inf], "returned inf for trace b of group g"),
+        (lambda traces: [1.0, 1e200], "returned 1e[+]200 for trace b of group g; a reward's size is at most 1e[+]30"),
+        (lambda traces: [(1.0, {"m": "high"}), 1.0], "returned 'high' as the metric 'm' of trace a of group g"),
+        (lambda traces: [(1.0, {"m": None}), 1.0], "returned None as the metric 'm'"),
+        (lambda traces: [(1.0, {"m": 10**400}), 1.0], "returned 1000.* as the metric 'm'"),
+        (lambda traces: [{"namer_7": 1.0}, 1.0], "rewards 'namer_7' in trace a of group g"),
+        (fails, "group_reward failed for group g: ValueError: no score"),
+        (fails_later, "group_reward failed for group g: ValueError: no score"),
+        (waits, "group_reward is an async function"),
+    ],
+)
+def test_a_group_reward_of_a_wrong_shape_is_told_with_group_and_value(group_reward: GroupReward, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        by_group(group_reward)
+
+
+def test_what_a_group_reward_does_to_its_traces_changes_nothing() -> None:
+    def spoils(traces: list[Trace]) -> list[float]:
+        for trace in traces:
+            trace.turns.clear()
+            trace.seats.clear()
+            trace.returns.clear()
+        return [1.0, 2.0]
+
+    assert list(by_group(spoils).advantages.values()) == [1, 1, 2, 2]  # and `by_group` compares the traces
+
+
+@pytest.mark.parametrize("by", ["seat", "trace", "group", "tokens"])
+@pytest.mark.parametrize("estimator", get_args(Estimator))
+def test_a_reward_that_is_too_large_to_learn_is_refused_by_the_trace_s_name(by: str, estimator: Estimator) -> None:
+    pays = {"solver_0": 1.0 if by in ("group", "tokens") else 1e308, "solver_1": 1e308 if by == "trace" else 1.0}
+    turns = [Turn(index=0, seat=seat, text="x", completion_ids=[1, 2]) for seat in pays]
+    traces = [make_trace(name, paid) for name, paid in (("fine", dict.fromkeys(pays, 0.0)), ("huge", pays))]
+    for trace in traces:
+        trace.turns = [msgspec.structs.replace(turn, index=index) for index, turn in enumerate(turns)]
+
+    def tokens(trace: Trace) -> dict[int, Any]:
+        return {0: {"rewards": [1e200, -1e200]}} if trace.id == "huge" else {}
+
+    with pytest.raises(UsageError, match=r"trace huge .*a reward's size is at most 1e\+30"):
         assign(
-            [make_trace(name, {"namer_0": 0.0}) for name in "ab"],
-            by="group",
-            estimator="none",
+            traces,
+            by="seat" if by == "tokens" else by,  # type: ignore[arg-type]
+            estimator=estimator,
             baselines=Baselines(),
             learners=lambda trace: list(trace.seats),
-            group_reward=lambda traces: [(0.0, {})],
+            group_reward=lambda traces: [1.0, -1e200],
+            token_rewards=tokens if by == "tokens" else None,
         )
 
 

@@ -64,6 +64,18 @@ def test_whatever_stands_under_a_zero_mask_has_no_effect() -> None:
     assert logprobs.grad is not None and logprobs.grad.tolist() == [-1.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_an_advantage_under_a_zero_mask_has_no_gradient(name: str) -> None:
+    old = torch.tensor([-1.0, -2.0])
+    logprobs = old.clone().requires_grad_()
+    extra = {"log_ratio": torch.zeros(2)} if name == "gspo" else {}
+    unknown = torch.tensor([1.0, float("nan")])
+    loss = LOSSES[name].with_bounds()(logprobs, old, old, unknown, torch.tensor([1.0, 0.0]), 1.0, **extra)
+    torch.autograd.backward(loss)
+    assert math.isfinite(float(loss.detach()))
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [-1.0, 0.0]
+
+
 def test_an_empty_batch_has_loss_zero() -> None:
     nothing = torch.zeros(0, requires_grad=True)
     loss = token_mean(nothing, torch.zeros(0))

@@ -157,6 +157,9 @@ def test_a_harness_that_asks_for_the_tag_has_ended_when_a_reply_has_it() -> None
         run("c", asked, "It is 7.", "> <final_answer>7</final_answer>\nNo."),  # quoting is no answer
     )
     free = run("d", "Answer.", "It is 7.", "yes")
+    thought = run("e", asked, f"<think>{TAGGED}?</think> I give up", f"<think>{TAGGED} or")
+    aloud = run("f", asked, "no", f"<think>or 8?</think>{TAGGED}")
+    assert (how_it_ended(thought), how_it_ended(aloud)) == ("no_answer", "decided")
     assert [how_it_ended(one) for one in (answered, both, silent, free)] == [*["decided"] * 2, "no_answer", "decided"]
     row = row_of([answered, both, silent, free])
     name = "multi_agent/early_termination_rate"
@@ -177,7 +180,11 @@ def test_failed_calls_and_rewards_for_nobody_are_counted_in_harnesses_alone() ->
 
 
 def test_conversation_tokens_count_a_shared_prefix_once() -> None:
-    """Two calls of the solver that share 5 ids, one that shares 2 of these, one of the judge; rival has no tokens."""
+    """Two calls of the solver that share 5 ids, one that shares 2 of these, one of the judge; rival has no tokens.
+
+    The judge's call begins with the 3 ids of the solver's third prompt, which the batch counts once, for both seats are
+    the learner's.
+    """
     turns = [
         turn(0, "solver_0", 3, prompt_ids=[1, 2]),
         turn(1, "judge_0", 4, prompt_ids=[1, 2, 3, 4, 5, 6]),
@@ -189,7 +196,29 @@ def test_conversation_tokens_count_a_shared_prefix_once() -> None:
     name = "multi_agent/conversation_token_count"
     solver, judge = (2 + 3) + (1 + 1) + (1 + 2), (6 + 4) + (1 + 1)
     found = {key: value for key, value in row.items() if key.startswith(name)}
-    assert found == {name: (solver + judge) / 2, f"{name}/solver": solver / 2, f"{name}/judge": judge / 2}
+    assert found == {name: (solver + judge - 3) / 2, f"{name}/solver": solver / 2, f"{name}/judge": judge / 2}
+
+
+def test_branches_of_a_harness_in_seats_of_their_own_share_their_stem() -> None:
+    """A question of 10 ids with a reply of one, gone on with four times by 10 ids and a reply: 11 + 4 * 11 = 55.
+
+    Of another policy, whose ids may be another tokenizer's, a branch counts from its beginning: 11 + 3 * 11 + 22 = 66.
+    """
+    stem = [*range(100, 110), 7]
+
+    def run(last: str) -> Trace:
+        seats = {f"solver_{k}": SeatInfo(role="solver", agent="x", policy="learner") for k in range(4)}
+        seats |= {"solver_4": SeatInfo(role="solver", agent="x", policy=last)}
+        turns = [turn(0, "solver_0", 1, prompt_ids=stem[:10], completion_ids=[7])]
+        turns += [
+            turn(k, f"solver_{k}", 1, prompt_ids=[*stem, *[k] * 10], completion_ids=[7]) for k in range(1, len(seats))
+        ]
+        return trace("a", turns, spec=EnvSpec(id="harness:m:run"), seats=seats, returns=dict.fromkeys(seats, 1.0))
+
+    name = "multi_agent/conversation_token_count"
+    one, two = (row_of([run(last)], lambda trace: list(trace.seats)) for last in ("learner", "other"))
+    assert (one[name], one[f"{name}/solver"]) == (55, 11 + 4 * 22)
+    assert (two[name], two[f"{name}/solver"]) == (66, 11 + 4 * 22)
 
 
 def test_the_role_split_is_of_trained_tokens_and_the_batch_has_the_largest_share() -> None:
@@ -237,6 +266,18 @@ def test_repeats_are_4_grams_of_the_other_seats_last_reply() -> None:
         for index, text in enumerate([long] * 2 + [short, long])
     ]
     assert row_of([trace("a", copies)])["reply/repeated/judge"] == 1.0
+
+
+@pytest.mark.parametrize("huge", [1e200, 1e308])
+def test_huge_rewards_have_a_mean_and_a_spread(huge: float) -> None:
+    """Twice -huge and twice +huge: the mean is 0 and the spread is huge, though sums and squares overflow."""
+    turns = [turn(0, "solver_0", 1)]
+    pays = [huge, huge, -huge, -huge]
+    traces = [trace(str(k), turns, returns={"solver_0": pay, "judge_0": huge}) for k, pay in enumerate(pays)]
+    row = of_traces(traces, learners, Credit())
+    assert row["reward/avg/solver"] == 0 and row["reward/avg/judge"] == pytest.approx(huge)
+    assert row["reward/avg"] == pytest.approx(huge / 2)
+    assert row["reward/std/solver"] == pytest.approx(huge) and row["reward/std"] == pytest.approx(huge)
 
 
 def test_a_batch_without_an_episode_has_numbers_too() -> None:

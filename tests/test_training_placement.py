@@ -75,6 +75,8 @@ def test_engine_settings_come_from_the_command_line_and_toml(tmp_path: Path) -> 
             UsageError,
             "either a roster or an opponent",
         ),
+        (["--roster", '{"player_0": "optimal", "player_0": "x"}'], UsageError, "roster has the key 'player_0' twice"),
+        (["--env-args", '{"namers": 2, "namers": 3}'], UsageError, "env_args has the key 'namers' twice"),
         (["--publish", "adapter"], UsageError, "publish=adapter needs an adapter: set lora_rank"),
         (["--epochs", "0"], UsageError, "epochs must be a whole number of at least 1"),
         (["--lora-rank", "-1"], UsageError, "lora_rank must be a whole number of at least 0"),
@@ -84,6 +86,22 @@ def test_settings_that_can_not_work_are_one_line(argv: list[str], kind: type[Are
     with pytest.raises(kind, match=says.replace("(", r"\(").replace("[", r"\[")) as caught:
         parse(TrainConfig, argv, prog="t")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lora-rank = 2\nlora_rank = 4\n", "'lora-rank' and 'lora_rank' are the same setting; keep one of them"),
+        ("steps = 2\nnum_steps = 4\n", "'steps' and 'num_steps' are the same setting"),
+        ("[league]\nself-play = 1\nself_play = 1\n", "run.toml: league: 'self-play' and 'self_play' are the same"),
+        ("[engine]\nblock-size = 1\nblock_size = 2\n", "run.toml: engine: 'block-size' and 'block_size' are the"),
+    ],
+)
+def test_a_file_with_two_spellings_of_a_setting_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        parse(TrainConfig, ["--config", str(file)], prog="t")
 
 
 def test_a_difference_names_the_setting_inside_its_table() -> None:

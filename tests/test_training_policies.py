@@ -156,12 +156,13 @@ def test_a_policy_without_a_turn_makes_no_update(model: Path, tmp_path: Path) ->
     assert saved is not None and saved.tensors()["b/optimizer"] == {}
 
 
-def test_two_policies_are_refused_names_that_can_be_no_folders() -> None:
-    assert folder_names(["learner:a/b"]) == {"learner:a/b": ""}  # one alone needs none
+def test_policies_are_refused_names_that_can_be_no_folders() -> None:
+    assert folder_names(["learner"]) == {"learner": ""} and folder_names(["learner:a"]) == {"learner:a": ""}
     assert folder_names(["learner", "learner:a"]) == {"learner": "learner", "learner:a": "a"}
-    for bad in ("learner:", "learner:a/b", "learner:..", "learner:x:y", "learner:a b"):
-        with pytest.raises(UsageError, match="needs a name of letters"):
-            folder_names(["learner:a", bad])
+    for bad in ("learner:", "learner: a", "learner:a/b", "learner:..", "learner:x:y", "learner:a b"):
+        for policies in (["learner:a", bad], [bad]):
+            with pytest.raises(UsageError, match="needs a name of letters"):
+                folder_names(policies)
     for pair in (["learner:a", "learner:A"], ["learner", "learner:learner"]):
         with pytest.raises(UsageError, match="would have the same folder"):
             folder_names(pair)

@@ -128,6 +128,12 @@ def test_values_from_a_file_are_checked_as_well(tmp_path: Path, line: str) -> No
         ({"clip_low": 0.1}, "clip_low has no effect on loss=reinforce.*loss=ppo_clip"),
         ({"clip_high": 0.1}, "clip_high has no effect on loss=reinforce"),
         ({"loss": "gspo", "importance_unit": "token"}, "set it to turn or trace, or take loss=ppo_clip"),
+        ({"importance": "none", "importance_cap": 3.0}, "importance_cap has no effect with importance=none"),
+        ({"importance": "none", "importance_unit": "turn"}, "importance_unit has no effect .* importance=truncate"),
+        ({"kl_estimator": "k2"}, "kl_estimator has no effect with kl_weight=0; leave it out, or take kl_weight=1"),
+        ({"kl_reference": "initial"}, "kl_reference has no effect with kl_weight=0"),
+        ({"estimator": "loo", "baseline_decay": 0.9}, "baseline_decay has no effect with estimator=loo.*estimator=rae"),
+        ({"estimator": "grpo", "bias_correction": False}, "bias_correction has no effect with estimator=grpo"),
         ({"token_rewards": "my_rewards"}, "token_rewards must be module:function"),
         ({"token_rewards": "my_rewards:"}, "token_rewards must be module:function"),
     ],
@@ -141,6 +147,9 @@ def test_settings_that_mean_nothing_together_are_refused_with_the_way_out(settin
 def test_limits_that_work_are_taken() -> None:
     TrainConfig(lr_end=0, weight_decay=0, kl_weight=0, entropy_weight_end=0.0, warmup_steps=0, seed=0, keep_traces=0)
     TrainConfig(baseline_decay=0, ema_decay=0, lr=1, grad_clip=1)
+    own = dict.fromkeys(("importance_cap", "importance_unit", "kl_estimator", "kl_reference", "baseline_decay"))
+    TrainConfig(importance="none", estimator="loo", **{name: getattr(TrainConfig, name) for name in own})
+    TrainConfig(importance="none", loss="gspo", importance_unit="trace")  # the unit of its ratio
 
 
 def test_schedules_are_functions_of_the_step() -> None:

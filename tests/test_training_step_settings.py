@@ -102,7 +102,6 @@ def test_bounds_that_are_not_given_are_the_losses_own() -> None:
         ({"kl_weight": 1.0}, (False, False, False)),
         ({"kl_weight": 1.0, "kl_estimator": "k1_reward"}, (True, True, False)),
         ({"kl_weight": 1.0, "kl_estimator": "k2"}, (False, True, False)),
-        ({"kl_weight": 0.0, "kl_estimator": "k1_reward"}, (False, False, False)),
         ({"importance": "truncate"}, (False, False, False)),
         ({"importance": "mask", "importance_unit": "turn"}, (False, False, False)),
         ({"importance": "mask", "importance_unit": "trace"}, (True, False, False)),

@@ -46,7 +46,7 @@ def test_a_wrong_guess_uses_up_a_turn():
     assert env.agent_selection == "guesser_0" and "not it. Questions left: 1. Guess now." in env.transcript("guesser_0")
     env.step("GUESS: harp")
     assert env.over and env.outcome.winners == [] and env.returns["guesser_0"] == 0.0
-    assert env.outcome.reason == "not found with 2 questions"
+    assert env.outcome.reason == "no answer: not found with 2 questions"
 
 
 def test_a_question_goes_to_the_answerer_as_a_quotation():

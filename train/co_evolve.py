@@ -7,7 +7,11 @@ five steps while the other stays as it is, then the other:
 
     python train/co_evolve.py --alternate-every 5
 
-Other roles or games: --roster '{"namer_0": "learner:a", "namer_1": "learner:b"}'. Models that differ:
+Other roles or games; the roster names every seat, or its role:
+
+    python train/co_evolve.py --env kuhn-poker-v0 --roster '{"player_0": "learner:a", "player_1": "learner:b"}'
+
+Models that differ:
 
     python train/co_evolve.py --policies '{"solver": {"model": "FOLDER", "lr": 1e-6}, "proposer": {"lora_rank": 16}}'
 
@@ -35,9 +39,11 @@ few, and its solvers would have nothing to learn from."""
 def main(argv: list[str] | None = None) -> int:
     """Trains several policies together."""
     arguments = sys.argv[1:] if argv is None else argv
-    config = parse(
-        TrainConfig, arguments, prog="llm-arena train co-evolve", description=__doc__ or "", default=DEFAULTS
-    )
+    prog, description = "llm-arena train co-evolve", __doc__ or ""
+    config = parse(TrainConfig, arguments, prog=prog, description=description, default=DEFAULTS)
+    if config.harness is not None:
+        default = DEFAULTS.without_game()
+        config = parse(TrainConfig, arguments, prog=prog, description=description, default=default)
     if not config.seated():
         raise UsageError(
             """co-evolve needs a roster that names the policies, e.g. --roster '{"proposer": "learner:a", "solver": """

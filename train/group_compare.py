@@ -33,9 +33,11 @@ DEFAULTS = TrainConfig(
 def main(argv: list[str] | None = None) -> int:
     """Trains on comparisons within groups."""
     arguments = sys.argv[1:] if argv is None else argv
-    config = parse(
-        TrainConfig, arguments, prog="llm-arena train group-compare", description=__doc__ or "", default=DEFAULTS
-    )
+    prog, description = "llm-arena train group-compare", __doc__ or ""
+    config = parse(TrainConfig, arguments, prog=prog, description=description, default=DEFAULTS)
+    if config.harness is not None:
+        default = DEFAULTS.without_game()
+        config = parse(TrainConfig, arguments, prog=prog, description=description, default=default)
     if config.credit != "group":
         raise UsageError(f"group-compare has credit by group, and --credit {config.credit} was given; use self-play")
     from llm_arena.training.loop import train  # loads torch

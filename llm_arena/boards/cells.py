@@ -32,7 +32,10 @@ class Place:
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one row entrant meeting one column entrant; means are over matches that are not void."""
+    """What came of one row entrant meeting one column entrant.
+
+    Means and the win rate are over the starts whose matches are all finished, none void.
+    """
 
     row: str
     column: str
@@ -100,7 +103,7 @@ def cell_of(
         row: the row's entrant.
         column: the column's.
         there: its places with their matches, void ones included.
-        seen: what `look` says of those that are not void.
+        seen: what `look` says of those that count.
         itself: whether an entrant meets itself on seats that the row holds in turn.
     """
     matches = {match.id: match for _, match in there}

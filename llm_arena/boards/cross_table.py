@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,7 +38,7 @@ class CrossPlay:
     cells: dict[tuple[str, str], Cell]
     """By (row, column)."""
     seen: Mapping[tuple[str, str], Sequence[Seen]] = field(repr=False)
-    """The results of each match, as its cell sees them."""
+    """The results of each match of the starts that are finished, as its cell sees them."""
 
     def cell(self, row: str, column: str) -> Cell:
         """Returns one cell.
@@ -173,7 +173,7 @@ class CrossPlay:
                 any(cell.row_forfeits or cell.column_forfeits for cell in self.cells.values()),
             ),
             (
-                "Void matches (they count nowhere)",
+                "Void matches (they count nowhere, and their starts in no mean)",
                 lambda cell: str(cell.void),
                 any(cell.void for cell in self.cells.values()),
             ),
@@ -270,7 +270,9 @@ def tabulate(
     for (row, column), own in planned.items():
         there = [(place, by_id[place.match]) for place in own if place.match in by_id]
         alive = [(place, match) for place, match in there if match.status != "void"]
-        seen[row, column] = [look(place, match) for place, match in alive]
+        # A start whose other seating is missing would count the advantage of a seat as an entrant's.
+        missing = Counter(place.start for place in own) - Counter(place.start for place, _ in alive)
+        seen[row, column] = [look(place, match) for place, match in alive if place.start not in missing]
         cells[row, column] = cell_of(row, column, there, seen[row, column], itself=sides.turns and row == column)
     return CrossPlay(
         game=game,

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
-from llm_arena.engines.http_replies import Fault, hidden, passes, retry_after_seconds, shown, told
+from llm_arena.engines.http_replies import (
+    Fault,
+    Told,
+    Unread,
+    error_in,
+    hidden,
+    passes,
+    retry_after_seconds,
+    shown,
+    told,
+)
 from llm_arena.errors import EngineError, ServerRefusal, missing_extra
 
 if TYPE_CHECKING:
@@ -79,6 +90,15 @@ class HttpConnection:
         # Outside, for an aiohttp error in the chain of causes may hold the request's headers, and the key with them.
         raise Fault(f"{address} did not answer: {shown(hidden(reason, self._key))}")
 
+    def unread(self, address: str, error: Unread) -> EngineError:
+        """Returns what a reply that can't be read means: some servers send an error so, with its status as code."""
+        said = error_in(error.raw, self._key)
+        words = shown(said.words) if said else ""
+        if said is not None and re.fullmatch("[45][0-9][0-9]", said.code):
+            line = f"{address} sent an error {said.code} as a reply{f': {words}' if words else ''}"
+            return self._judged(line, int(said.code), said, None)
+        return Fault(hidden(str(error), self._key) + (f"; it says: {words}" if words else ""))
+
     async def close(self) -> None:
         """Closes all connections, and aborts what runs on them."""
         session, self._session = self._session, None
@@ -123,9 +143,12 @@ class HttpConnection:
             return ServerRefusal(
                 f"{address} answered {status}, a redirect to {target}; give the server's own address", status=status
             )
+        wait = retry_after_seconds(headers.get("Retry-After"), self._retry_after_cap_seconds)
+        return self._judged(line, status, said, wait)
+
+    def _judged(self, line: str, status: int, said: Told, wait: float | None) -> EngineError:
         no_money = status == 429 and not {said.code, said.kind}.isdisjoint(_OUT_OF_MONEY)
         if passes(status) and not no_money:
-            wait = retry_after_seconds(headers.get("Retry-After"), self._retry_after_cap_seconds)
             return Fault(line, wait, limited=status == 429 and wait is not None)
         if status == 401 and self._key_env:
             line += f" (the environment variable {self._key_env} {'was sent' if self._key else 'is not set'})"

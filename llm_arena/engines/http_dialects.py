@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from llm_arena.engines.base import Sampling
-from llm_arena.engines.http_replies import Fault, shown
+from llm_arena.engines.http_replies import Fault, Unread, shown
 from llm_arena.errors import ServerRefusal
 from llm_arena.types import Completion, Json
 
@@ -29,6 +29,8 @@ PLAIN: dict[str, Json] = {
 MARK = "token_id:"
 """vLLM prints a token as this and its id, where it is asked for ids in place of texts."""
 LARGEST_ID = 2**31 - 1
+LARGEST_LOGPROB = 1e-4
+"""A probability is 1 at most; its logarithm may be a little above 0 where a server rounds."""
 _T = TypeVar("_T")
 
 
@@ -180,6 +182,8 @@ def read_completion(
     numbers = [number for number in logprobs if number is not None and math.isfinite(number)]
     if len(numbers) != len(ids):
         raise Fault(f"the server returned {len(ids)} ids, and {len(numbers)} finite log-probabilities for them")
+    if max(numbers) > LARGEST_LOGPROB:
+        raise Fault(f"the server returned the log-probability {max(numbers):g}, and none is above 0")
     if finish not in ("stop", "length"):
         raise Fault(f"the server ended a completion with {finish!r:.60}; expected is stop or length")
     _refuse_other_end(ids, finish, sampling)
@@ -208,6 +212,8 @@ def _read_choice(
     kind: str, raw: bytes, prompt_ids: Sequence[int]
 ) -> tuple[list[int], Sequence[float | None], str | None]:
     choices = _typed(_COMPLETIONS, raw).choices
+    if not choices:
+        raise Unread("the server returned 0 choices, expected is 1", raw)
     if len(choices) != 1:
         raise Fault(f"the server returned {len(choices)} choices, expected is 1")
     [choice] = choices
@@ -246,4 +252,5 @@ def _typed(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Fault(f"the server's reply of {len(raw)} bytes is none that is known: {shown(str(error))}") from error
+        why = f"the server's reply of {len(raw)} bytes is none that is known: {shown(str(error))}"
+        raise Unread(why, raw) from error

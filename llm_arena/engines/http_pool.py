@@ -25,9 +25,9 @@ from typing import TypeVar
 import msgspec
 
 from llm_arena.engines.http_connection import HttpConnection
-from llm_arena.engines.http_replies import Fault, decoded, hidden, shown
+from llm_arena.engines.http_replies import Fault, Unread, decoded, hidden, shown
 from llm_arena.engines.http_state import Server
-from llm_arena.engines.urls import server_urls
+from llm_arena.engines.urls import refuse_odd_variable, server_urls
 from llm_arena.errors import EngineError, ServerRefusal, UsageError
 from llm_arena.types import Json
 
@@ -80,7 +80,7 @@ class HttpPool:
         seed: of the jitter; None draws one.
 
     Raises:
-        UsageError: an address is wrong, or the key can't be sent in a header.
+        UsageError: an address is wrong, no environment variable has such a name, or the key can't be sent in a header.
         MissingExtra: aiohttp is not installed.
     """
 
@@ -93,6 +93,7 @@ class HttpPool:
         seed: int | None = None,
     ) -> None:
         self.urls = server_urls(urls)
+        refuse_odd_variable(api_key_env)
         self.api_key_env = api_key_env
         self._key = (os.environ.get(api_key_env, "") if api_key_env else "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
@@ -188,8 +189,8 @@ class HttpPool:
         """Has `ask` try one server after another until it returns.
 
         Args:
-            ask: makes one try at the server whose address it gets, by `send`. It raises `Fault` for a reply that can't
-                be one; any other `EngineError` of it but a refusal counts as a fault as well.
+            ask: makes one try at the server whose address it gets, by `send` or `fetch`. It raises `Fault` for a reply
+                that can't be one; any other `EngineError` of it but a refusal counts as a fault as well.
             url: as in `post`.
             tries: as in `post`.
             seconds: longest try; None, or more than the pool's patience has: that.
@@ -255,6 +256,20 @@ class HttpPool:
         self._refuse_if_closed()
         return await self._connection.send(method, address, data)
 
+    async def fetch(self, method: str, address: str, data: bytes | None, read: Callable[[bytes], _T]) -> _T:
+        """Makes one request and returns what `read` makes of its body; for `ask` of a `call`.
+
+        Raises:
+            ServerRefusal: a status that comes again, in the reply's head or, where `read` raises `Unread`, in its body.
+            Fault: anything that may pass.
+        """
+        raw = await self.send(method, address, data)
+        try:
+            return read(raw)
+        except Unread as error:
+            problem = self._connection.unread(address, error)
+        raise problem  # outside, for the cause would hold the whole reply
+
     async def close(self) -> None:
         """Aborts what runs and closes all connections; who waits gets `EngineError`. Closing twice is fine."""
         self._closing.set()
@@ -313,7 +328,10 @@ class HttpPool:
         server.heard_at, server.problem = None, str(error)
         _log.debug("a try failed: %s", error)
         limited = isinstance(error, Fault) and error.limited
-        server.failures += not limited
+        if limited:  # it lives, whatever it was before
+            server.in_order(None)
+        else:
+            server.failures += 1
         if not limited and server.failures >= patience.failures and server.rests_until <= now:
             longer = max(patience.cool_down_seconds, 2 * server.cool_down)
             server.cool_down = min(longer, patience.cool_down_cap_seconds)

@@ -28,7 +28,8 @@ _FILTER_CODES = (
     "moderation_blocked",
 )
 _LENGTH_WORDS = re.compile(
-    r"context.?(length|window|size)|maximum (context|input|prompt)|prompt is too long|max_model_len|too many tokens"
+    r"context.?(length|window|size|limit)|maximum (context|input|prompt)|(prompt|input) is too long|max_model_len"
+    r"|too many tokens"
     r"|input tokens? (count )?(\(\d+\) )?exceed|must be <= \d+\. Given: \d+ `inputs` tokens",
     re.IGNORECASE,
 )
@@ -36,7 +37,18 @@ _FILTER_WORDS = re.compile(
     r"content.?(filter|management|policy)|content exists risk|inappropriate content|(input|prompt) was flagged",
     re.IGNORECASE,
 )
-_SETTING = re.compile(r"is too large: (\d+)\D.*?context length is (\d+)", re.DOTALL)
+# New tokens asked for, and the limit of prompt and new tokens together: in the words of vLLM of today and before,
+# OpenAI, SGLang, TGI and Anthropic.
+_NEW = re.compile(
+    r"is too large: (\d+)|(\d+) (?:tokens )?(?:in|for) the completion|and (\d+) `max_new_tokens`|\d \+ (\d+) > \d",
+    re.IGNORECASE,
+).search
+_LIMIT = re.compile(
+    r"context length (?:is|of) (\d+)|max_model_len\W{0,4}(\d+)|must be <= (\d+)|\d \+ \d+ > (\d+)", re.IGNORECASE
+).search
+_NEW_OVER_LIMIT = re.compile(
+    r"\bmax_(?:new_|completion_)?tokens\b[^.]{0,40} greater than\W{1,3}max_model_len", re.IGNORECASE
+)
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
@@ -53,6 +65,19 @@ class Fault(EngineError):
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
         self.limited = limited
+
+
+class Unread(Fault):
+    """A reply of a good status that can't be read; some servers send their errors so.
+
+    Args:
+        message: why it can't be read.
+        raw: the reply.
+    """
+
+    def __init__(self, message: str, raw: bytes) -> None:
+        super().__init__(message)
+        self.raw = raw
 
 
 class Told(NamedTuple):
@@ -96,16 +121,33 @@ def told(raw: bytes, key: str) -> Told:
     return Told(hidden(words, key), hidden(code, key), hidden(kind, key))
 
 
+def error_in(raw: bytes, key: str) -> Told | None:
+    """Returns what a reply says that can't be read: an error, or text that is no JSON; None where it is neither."""
+    try:
+        found = decoded(raw)
+    except Fault:
+        return told(raw, key)
+    error = isinstance(found, dict) and (
+        found.get("object") == "error" or any(found.get(name) for name in ("error", "message", "detail"))
+    )
+    return told(raw, key) if error else None
+
+
 def too_long(refusal: ServerRefusal) -> bool:
     """Whether a server refused a prompt for its length, which is no fault of the others."""
-    if refusal.status not in _OF_ONE_PROMPT:
+    if refusal.status not in _OF_ONE_PROMPT or _fits_no_prompt(refusal.said):
         return False
-    if refusal.code in _LENGTH_CODES or refusal.kind in _LENGTH_CODES:
+    if refusal.status == 413 or refusal.code in _LENGTH_CODES or refusal.kind in _LENGTH_CODES:
         return True
-    setting = _SETTING.search(refusal.said)
-    if setting is not None and int(setting[1][:12]) >= int(setting[2][:12]):
-        return False  # so many new tokens fit after no prompt at all
     return _LENGTH_WORDS.search(refusal.said) is not None
+
+
+def _fits_no_prompt(said: str) -> bool:
+    """Whether a server says that more new tokens were asked for than fit after no prompt at all: a wrong setting."""
+    if _NEW_OVER_LIMIT.search(said):
+        return True
+    new, limit = (next(filter(None, found.groups())) if found else None for found in (_NEW(said), _LIMIT(said)))
+    return new is not None and limit is not None and int(new[:12]) >= int(limit[:12])
 
 
 def filtered(refusal: ServerRefusal) -> bool:

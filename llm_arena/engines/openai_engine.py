@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,8 +126,11 @@ class OpenAIEngine:
             kind = (await self._models_of(url)).kind
             async with self._using(policy, url) as (name, version):
                 path, body = request(kind, name, prompt_ids, sampling)
-                raw = await self._send(url, path, body, policy, sampling)
-            return read_completion(kind, raw, prompt_ids, sampling, version=version, vocabulary=vocabulary)
+
+                def read(raw: bytes) -> Completion:
+                    return read_completion(kind, raw, prompt_ids, sampling, version=version, vocabulary=vocabulary)
+
+                return await self._send(url, path, body, read, policy, sampling)
 
         return await self.pool.call(ask)
 
@@ -225,7 +228,7 @@ class OpenAIEngine:
 
     async def _ask_models(self, url: str, tries: int) -> Models:
         async def ask(at: str) -> Models:
-            return read_models(await self.pool.send("GET", at + MODELS, None))
+            return await self.pool.fetch("GET", at + MODELS, None, read_models)
 
         models = await self.pool.call(ask, url=url, tries=tries, seconds=LOOK_SECONDS)
         if models.kind != "vllm":
@@ -239,9 +242,11 @@ class OpenAIEngine:
         version = told.get("version") if isinstance(told, dict) else None
         return replace(models, version=str(version or ""), dtype=str((info or {}).get("dtype") or ""))
 
-    async def _send(self, url: str, path: str, body: bytes, policy: str, sampling: Sampling) -> bytes:
+    async def _send(
+        self, url: str, path: str, body: bytes, read: Callable[[bytes], Completion], policy: str, sampling: Sampling
+    ) -> Completion:
         try:
-            return await self.pool.send("POST", url + path, body)
+            return await self.pool.fetch("POST", url + path, body, read)
         except ServerRefusal as error:
             if error.status == 404 and policy not in self._frozen:
                 self._doubted.add(url)

@@ -1,7 +1,8 @@
-"""Addresses of servers: read from a setting, checked before anything is sent."""
+"""Addresses of servers, and where their keys are: read from settings, checked before anything is sent."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -28,6 +29,22 @@ def server_urls(given: str | Sequence[str]) -> tuple[str, ...]:
     if twice:
         raise UsageError(f"the server {twice[0]} is named twice; name each server once")
     return urls
+
+
+def refuse_odd_variable(api_key_env: object) -> None:
+    """Refuses what can't be the name of an environment variable; None is fine: no key is sent.
+
+    Raises:
+        UsageError: it can't. The value is not repeated: it may be the key, given in place of its variable's name.
+    """
+    if api_key_env is None or (isinstance(api_key_env, str) and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", api_key_env)):
+        return
+    size = f" of {len(api_key_env)} characters" if isinstance(api_key_env, str) else ""
+    raise UsageError(
+        f"api_key_env is a value of the type {type(api_key_env).__name__}{size} that can't be the name of an "
+        "environment variable, and is not repeated here; put the key into a variable, and give that one's name, such "
+        "as OPENAI_API_KEY"
+    )
 
 
 def _checked(url: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import time
 
@@ -34,6 +35,10 @@ def settle() -> None:
         os.close(handle)
     if hasattr(os, "setsid") and os.getpid() != os.getsid(0):
         os.setsid()
+    # What came before we left was for the parent; ignoring it takes it back.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, before)
     # A parent that is gone by now has left us to another. The variable is not for our own children: we are theirs.
     parent = int(os.environ.pop(PARENT_VARIABLE, os.getppid()))
     # vLLM takes its heap out of garbage collection when it has started, and would put it back to end: it would then go

@@ -7,8 +7,10 @@ import importlib.util
 import logging
 import multiprocessing
 import multiprocessing.spawn
+import multiprocessing.util
 import os
 import re
+import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -322,8 +324,13 @@ def _put_back() -> Iterator[None]:
 
 @contextmanager
 def _our_main() -> Iterator[None]:
-    """Has processes that this thread spawns import `CHILD_MAIN` in place of the user's main module."""
+    """Has processes that this thread spawns import `CHILD_MAIN` in place of the user's main module.
+
+    They start with Ctrl-C held back, until `CHILD_MAIN` has left our session: Python answers it with a traceback where
+    no module of ours is there yet.
+    """
     original = multiprocessing.spawn.get_preparation_data
+    spawn = multiprocessing.util.spawnv_passfds
     own = threading.get_ident()
 
     def prepared(name: str) -> dict[str, Any]:
@@ -333,10 +340,21 @@ def _our_main() -> Iterator[None]:
             data["init_main_from_name"] = CHILD_MAIN
         return data
 
+    def spawned(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        if threading.get_ident() != own:
+            return spawn(path, args, passfds)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return spawn(path, args, passfds)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     multiprocessing.spawn.get_preparation_data = prepared
+    multiprocessing.util.spawnv_passfds = spawned
     try:
         yield
     finally:
+        multiprocessing.util.spawnv_passfds = spawn
         multiprocessing.spawn.get_preparation_data = original
 
 

@@ -113,7 +113,7 @@ def _conversation(curves: Curves) -> list[Panel]:
         Panel(name("avg_turns"), by_role(curves, name("avg_turns")), "per episode, retries not counted", stacked=True),
         Panel(early, _with_all(curves, early), "share of episodes; a role's: that it ended", zero=True),
         Panel("How episodes ended", decided | ends, "share", stacked=True),
-        Panel(tokens, by_role(curves, tokens), "per episode, shared ones once", stacked=True),
+        Panel(tokens, by_role(curves, tokens), "per episode, those that a seat's calls share once", stacked=True),
         Panel("Tokens per reply", by_role(curves, "reply/tokens"), "mean", zero=True),
         Panel("Replies cut by the token cap", by_role(curves, "reply/truncated"), "share", zero=True),
         *_illegal(curves),

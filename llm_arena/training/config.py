@@ -57,14 +57,15 @@ class TrainConfig:
     """Keyword arguments of the game, as a JSON object. A TOML table and, from Python, a dict are taken as well."""
     harness: str | None = None
     """An async function in place of a game, as `module:function`. It is called with each start, whole; see
-    docs/harness.md. In `roster`, `*` is every role that is not named."""
+    docs/harness.md. In `roster`, `*` is every role that is not named. Settings of games are refused with it."""
     model: str = "smollm2-135m"
     """A known model, a Hugging Face folder, or a hub id: the weights to start from."""
     opponent: str | None = None
     """An agent string for all seats but one; the trained seat rotates. None: the model plays every seat."""
     roster: str = "{}"
     """Who holds which role or seat, as a JSON object of agent strings, e.g. '{"verifier": "smollm2-135m"}'. What is not
-    named there, or is named `learner`, is trained; `learner:NAME` trains a further policy with weights of its own."""
+    named there, or is named `learner`, is trained as one policy. `learner:NAME` trains a policy with weights of its
+    own; in a game where all trained policies have such names, every seat has to be named."""
     policies: str = "{}"
     """What a trained policy has of its own, as a JSON object of tables, e.g. '{"solver": {"lr": 1e-6}}' for
     `learner:solver` (in TOML a table [policies.solver]): model, lora_rank, lora_alpha, lora_targets, publish, lr,
@@ -265,6 +266,19 @@ class TrainConfig:
         for name in ("clip_low", "clip_high"):
             if self.loss == "reinforce" and getattr(self, name) is not None:
                 raise UsageError(f"{name} has no effect on loss=reinforce; leave it out, or take loss=ppo_clip")
+        weighted = self.importance != "none"
+        running = self.estimator == "rae"
+        # ema_decay is left out: a script may have one of its own, and its user gives --kl-weight 0
+        for name, used, other, remedy in (
+            ("importance_cap", weighted, "importance=none", "importance=truncate"),
+            ("importance_unit", weighted or self.loss == "gspo", "importance=none", "importance=truncate"),
+            ("kl_estimator", self.kl_weight > 0, "kl_weight=0", "kl_weight=1"),
+            ("kl_reference", self.kl_weight > 0, "kl_weight=0", "kl_weight=1"),
+            ("baseline_decay", running, f"estimator={self.estimator}", "estimator=rae"),
+            ("bias_correction", running, f"estimator={self.estimator}", "estimator=rae"),
+        ):
+            if not used and getattr(self, name) != getattr(TrainConfig, name):
+                raise UsageError(f"{name} has no effect with {other}; leave it out, or take {remedy}")
         if self.loss == "gspo" and self.importance_unit == "token":
             raise UsageError(
                 "loss=gspo has one ratio for a whole turn or trace, but importance_unit is token; set it to turn or "
@@ -301,10 +315,10 @@ class TrainConfig:
         """Returns the game's keyword arguments.
 
         Raises:
-            UsageError: `env_args` is not a JSON object.
+            UsageError: `env_args` is not a JSON object, or names an argument twice.
         """
         try:
-            kwargs = json.loads(self.env_args)
+            kwargs = policy_tables.load_json(self.env_args, "env_args")
         except json.JSONDecodeError as error:
             raise UsageError(
                 f"env_args must be a JSON object, e.g. {_EXAMPLE}; got {self.env_args!r}: {error}"
@@ -318,10 +332,10 @@ class TrainConfig:
         """Returns `roster` as a table.
 
         Raises:
-            UsageError: it is not a JSON object of strings.
+            UsageError: it is not a JSON object of strings, or names a role or seat twice.
         """
         try:
-            table = json.loads(self.roster)
+            table = policy_tables.load_json(self.roster, "roster")
         except (json.JSONDecodeError, TypeError):
             table = None
         if not isinstance(table, dict) or not all(isinstance(who, str) for who in table.values()):
@@ -332,6 +346,11 @@ class TrainConfig:
         if table and self.opponent is not None:
             raise UsageError("give either a roster or an opponent, not both")
         return table
+
+    def without_game(self) -> Self:
+        """Returns the settings without those of a game: a script's own are for its game, and for no harness."""
+        bare = dataclasses.replace(self, env=TrainConfig.env, env_args="{}", roster="{}")
+        return dataclasses.replace(bare, retries=None, illegal=None, penalty=None)
 
     def of_policy(self, policy: str) -> Self:
         """Returns the settings of one trained policy: those of the run, but for what its own table says.

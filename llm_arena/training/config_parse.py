@@ -19,7 +19,7 @@ import tyro
 from llm_arena.engines.settings import EngineSettings
 from llm_arena.errors import UnknownName, UsageError, did_you_mean
 from llm_arena.training.config import TrainConfig
-from llm_arena.training.policy_tables import engine_over
+from llm_arena.training.policy_tables import engine_over, with_python_keys
 
 C = TypeVar("C", bound=TrainConfig)
 CONFIG_HELP = "--config FILE.toml reads settings from a file; those on the command line go before them."
@@ -84,7 +84,7 @@ def _nested(default: Any, table: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise UsageError(f"{where} = {table!r}; expected a table")
     names = {field.name for field in dataclasses.fields(default)}
-    given = {key.replace("-", "_"): value for key, value in table.items()}
+    given = with_python_keys(table, where)
     for name in given:
         if name not in names:
             raise UnknownName(f"{where}: unknown key {name!r}.{did_you_mean(name, names)}")
@@ -123,7 +123,7 @@ def _from_toml(default: C, path: Path) -> C:
         raise UsageError(f"--config {path}: can't be read ({error.strerror}); give a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: not valid TOML: {error}") from None
-    aliased = {"num_steps" if key == "steps" else key.replace("-", "_"): value for key, value in table.items()}
+    aliased = with_python_keys(table, f"--config {path}", aliases={"steps": "num_steps"})
     for key, value in aliased.items():
         if key not in hints:
             raise UnknownName(f"--config {path}: unknown key {key!r}.{did_you_mean(key, hints)}")

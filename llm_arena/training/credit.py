@@ -34,13 +34,18 @@ earned before t, in the same scale (`Credit.scales`). A constant for all its tok
 
 from __future__ import annotations
 
+import copy
 import math
+import numbers
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from llm_arena.errors import UsageError
 from llm_arena.registry import HARNESS
+from llm_arena.rescore import MOST_REWARD, ask_group, shown
 from llm_arena.training.running_baselines import POOLED
 from llm_arena.training.running_baselines import Baselines as Baselines  # belongs to what this module offers
 from llm_arena.training.token_rewards import TokenRewards, TurnSignal, earned, read
@@ -48,7 +53,8 @@ from llm_arena.types import Trace
 
 Estimator = Literal["rae", "loo", "group_mean", "grpo", "role_norm", "none"]
 CreditBy = Literal["seat", "trace", "group"]
-GroupReward = Callable[[list[Trace]], Sequence[tuple[float, Mapping[str, float]]]]
+GroupReward = Callable[[list[Trace]], Iterable[Any]]
+"""From the traces of a group to a reward, or a pair (reward, metrics), for each; see `votes_by_group`."""
 
 NOISE_FLOOR = 1e-6
 """A group whose spread is below this (times its largest |reward|, at least 1) has no contrast, only rounding."""
@@ -132,7 +138,7 @@ def votes_by_trace(traces: Iterable[Trace]) -> list[Vote]:
     It belongs to no one policy: all that take part earn the same sum, so none is better by it.
     """
     return [
-        _vote(trace, EVERY_SEAT, trace.id, math.fsum(trace.returns.values()) if trace.returns else None)
+        _vote(trace, EVERY_SEAT, trace.id, math.fsum(_learnable(trace)) if trace.returns else None)
         for trace in traces
         if not trace.void
     ]
@@ -148,11 +154,15 @@ def votes_by_group(
     seats, and is measured from what the same policy got. Where the episodes of a group have the same policies that is
     what the role got; where they differ, a mean over the role would credit the better policy for being better.
 
+    `group_reward` gets copies, as token rewards and `rescore` give them, and may return what `rescore` takes: a number,
+    {seat: number}, {role: number} or None (unknown) for each trace, or a pair of that and {metric: number}. A NaN is
+    unknown too.
+
     Returns:
         the votes, the metrics that `group_reward` reported (name -> values), and the number of dropped groups.
 
     Raises:
-        UsageError: `group_reward` did not return one (reward, metrics) pair per trace.
+        UsageError: `group_reward` failed, or did not return one of these for each trace; names the group.
     """
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
@@ -164,20 +174,33 @@ def votes_by_group(
         if any(trace.void for trace in members):
             incomplete += 1
             continue
-        given = list(members)
-        scored = list(group_reward(given))
-        if list(map(id, given)) != list(map(id, members)):
-            raise UsageError("group_reward changed its list of traces; let it work on a copy")
-        if len(scored) != len(members):
-            raise UsageError(
-                f"group_reward returned {len(scored)} results for the {len(members)} traces of group {group!r}; "
-                "it must return one (reward, metrics) pair per trace, in the order of the traces"
-            )
-        for trace, (reward, numbers) in zip(members, scored, strict=True):
-            votes += [_vote(trace, seat, f"group {group}", reward) for seat in seats(trace)]
-            for name, number in numbers.items():
-                metrics.setdefault(name, []).append(float(number))
+        scored = ask_group(members, group_reward, "group_reward", copy.deepcopy(members), nan_is_unknown=True)
+        for trace, (returns, said) in zip(members, scored, strict=True):
+            votes += [_vote(trace, seat, f"group {group}", returns.get(seat)) for seat in seats(trace)]
+            for name, value in said.items():
+                number: Any = value if isinstance(value, numbers.Real | np.bool_) else None
+                if number is None or abs(number) > MOST_REWARD:
+                    raise UsageError(
+                        f"group_reward returned {shown(value)} as the metric {name!r:.80} of trace {trace.id} of group "
+                        f"{group}; expected a number of a size of at most {MOST_REWARD:g}"
+                    )
+                metrics.setdefault(str(name), []).append(float(number))
     return votes, metrics, incomplete
+
+
+def _learnable(trace: Trace) -> list[float]:
+    """Returns the returns of all seats, none of them so large that their sum may be no number."""
+    for seat, reward in trace.returns.items():
+        _check_size(reward, trace.id, seat)
+    return list(trace.returns.values())
+
+
+def _check_size(reward: float, trace_id: str, whose: str) -> None:
+    if math.isfinite(reward) and abs(reward) > MOST_REWARD:
+        raise UsageError(
+            f"trace {trace_id} pays {whose or 'its seats'} {reward:g}; a reward's size is at most {MOST_REWARD:g}: "
+            "scale it"
+        )
 
 
 def _vote(trace: Trace, seat: str, unit: str, reward: float | None) -> Vote:
@@ -203,7 +226,7 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
         baselines: read and updated by `rae`; unused otherwise.
 
     Raises:
-        UsageError: unknown estimator, or `rae` without baselines.
+        UsageError: unknown estimator, `rae` without baselines, or a reward above `MOST_REWARD`.
     """
     credit = Credit()
     known: list[tuple[Vote, float]] = []
@@ -212,6 +235,7 @@ def estimate(votes: Sequence[Vote], estimator: Estimator, baselines: Baselines |
             credit.missing += 1
             credit.advantages[vote.trace_id, vote.seat] = credit.scales[vote.trace_id, vote.seat] = 0.0
         else:
+            _check_size(vote.reward, vote.trace_id, vote.seat)
             known.append((vote, float(vote.reward)))
             credit.rewards[vote.trace_id, vote.seat] = float(vote.reward)
     together = _together(known, _role if estimator == "role_norm" else _group)
@@ -375,6 +399,9 @@ def assign(
     if token_rewards is not None:
         by_id = {trace.id: trace for trace in traces if not trace.void}
         signals = {id: read(token_rewards, trace) for id, trace in by_id.items()}
+        for id, turns in signals.items():
+            for index, signal in turns.items():
+                _check_size(float(np.abs(signal.rewards).max(initial=0.0)), id, f"a token of turn {index}")
         votes = [_with_token_rewards(vote, by_id[vote.trace_id], signals[vote.trace_id]) for vote in votes]
     credit = estimate(votes, estimator, baselines)
     credit.metrics, credit.incomplete, credit.signals = metrics, incomplete, signals

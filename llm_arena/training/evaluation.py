@@ -104,10 +104,10 @@ class Evaluation:
     def run(self, step: int) -> Row:
         """Plays the matches with the weights that the engine serves now, and returns the metrics.
 
-        `eval/matches`, of these `eval/void`; `eval/win_rate`, draws half, with the ends of its 95 % interval
-        `eval/win_rate_low` and `eval/win_rate_high` (see `rating.intervals.clustered_share`), in games that rank;
-        `eval/reward` and `eval/reward_initial`, the mean return of a seat; `eval/difference` of the two on the same
-        starts, with `eval/difference_low` and `eval/difference_high` where starts differ.
+        `eval/matches`, of the starts with no void one, and `eval/void`; `eval/win_rate`, draws half, with the ends of
+        its 95 % interval `eval/win_rate_low` and `eval/win_rate_high` (by `rating.intervals.clustered_share`), in
+        games that rank; `eval/reward` and `eval/reward_initial`, the mean return of a seat; `eval/difference` of the
+        two on the same starts, with `eval/difference_low` and `eval/difference_high` where starts differ.
 
         Args:
             step: how many steps have been made; plays no part in what is played.
@@ -166,13 +166,15 @@ class Evaluation:
 
 
 def _row(played: Sequence[tuple[Trace, Mapping[str, str]]]) -> Row:
+    """Returns the metrics of the starts whose matches are all finished.
+
+    A start without one of its seatings would count the advantage of a seat as the policy's.
+    """
+    broken = {trace.group for trace, _ in played if trace.void}
     results: dict[int, list[float]] = {}
     returns: dict[str, dict[int, list[float]]] = {TRAINED: {}, INITIAL: {}}
-    alive = 0
-    for trace, who in played:
-        if trace.void:
-            continue
-        alive += 1
+    counted = [(trace, who) for trace, who in played if trace.group not in broken]
+    for trace, who in counted:
         start = int(trace.group)
         seats = {name: [seat for seat, holder in who.items() if holder == name] for name in (TRAINED, INITIAL)}
         row = match_row(
@@ -186,7 +188,7 @@ def _row(played: Sequence[tuple[Trace, Mapping[str, str]]]) -> Row:
         result = won(held[TRAINED], held[INITIAL])
         if result is not None:
             results.setdefault(start, []).append(result)
-    found: Row = {"eval/matches": alive, "eval/void": len(played) - alive}
+    found: Row = {"eval/matches": len(counted), "eval/void": sum(trace.void for trace, _ in played)}
     share = clustered_share(results)
     if share is not None:
         found |= {"eval/win_rate": share.share, "eval/win_rate_low": share.low, "eval/win_rate_high": share.high}

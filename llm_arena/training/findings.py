@@ -66,15 +66,15 @@ def collapse(rows: Rows) -> Finding | None:
 
 
 def judge_inconsistent(rows: Rows) -> Finding | None:
-    """Looks at how many pairs the judges judge otherwise when they are turned."""
+    """Looks at how many pairs the judges judge otherwise when they are turned: enough pairs, not steps, are needed."""
     last = rows[-WINDOW:]
     pairs = sum(row.get("judge/pairs", 0.0) for row in last)
     alike = sum(row.get("judge/pairs", 0.0) * row.get("judge/consistency", 0.0) for row in last)
     if pairs < FEWEST_PAIRS or alike / pairs >= CONSISTENT:
         return None
     return Finding(
-        f"of {pairs:.0f} pairs the judge judged {alike / pairs:.0%} alike in both orders (last {WINDOW} steps); a coin "
-        "has 50%",
+        f"of {pairs:.0f} pairs the judge judged {alike / pairs:.0%} alike in both orders (last "
+        f"{'step' if len(last) == 1 else f'{len(last)} steps'}); a coin has 50%",
         'Seat a stronger judge or a reward model (roster \'{"judge": "AGENT"}\'), or more of them (judges); sample it '
         "with a lower temperature. Pairs that it judges otherwise when they are turned are drawn, so that it adds "
         "noise and no bias: what it pays for is mostly chance.",

@@ -91,7 +91,7 @@ class League:
     """The opponents of one learner.
 
     Args:
-        settings: the mix.
+        settings: the mix; its anchors as traces name them, or their games are not found.
         seed: of the run.
         policy: whom the league is for, `learner` or `learner:NAME`; past versions are named `learner@STEP`.
         ahead: how many steps ahead of the learner batches are played (`max_staleness`).
@@ -111,13 +111,7 @@ class League:
         officials: Collection[str] = (),
     ) -> None:
         anchors = settings.anchor_names()
-        trained = policy.partition(":")[0]
-        for name in anchors:
-            if entrant_name(name).partition(":")[0].partition("@")[0] == trained:
-                raise UsageError(
-                    f'the anchor "{name}" is named like a policy that is trained, but an anchor never changes; for '
-                    "past versions give league.past a share"
-                )
+        refuse_trained(anchors, policy)
         self.settings = settings
         self.policy = policy
         self._seed = seed
@@ -278,6 +272,16 @@ class League:
         return results
 
 
+def refuse_trained(anchors: Iterable[str], policy: str = "learner") -> None:
+    """Raises a UsageError if an anchor is named like something that is trained with `policy`."""
+    for name in anchors:
+        if entrant_name(name).partition(":")[0].partition("@")[0] == policy.partition(":")[0]:
+            raise UsageError(
+                f'the anchor "{name}" is named like a policy that is trained, but an anchor never changes; for '
+                "past versions give league.past a share"
+            )
+
+
 def entrant_of(info: SeatInfo) -> str:
     """Returns who sat in a seat: the policy, or the agent where there is none."""
     return info.policy or info.agent
@@ -323,4 +327,4 @@ def _pick(members: Sequence[Member], weights: Sequence[float], at: float) -> Mem
     return next((one for one, weight in zip(members[::-1], weights[::-1], strict=True) if weight), None)
 
 
-__all__ = ["League", "Member", "Standings", "entrant_of"]
+__all__ = ["League", "Member", "Standings", "entrant_of", "refuse_trained"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,8 @@ from llm_arena.errors import UsageError
 
 SUM_TOLERANCE = 1e-9
 """The shares may miss 1 by so much."""
+_BETWEEN_ANCHORS = re.compile(r",(?!\s*https?://)")
+"""A comma before an address is one between the servers of the same agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,7 @@ class LeagueSettings:
     """Share of the starts against anchors, all alike."""
     anchors: str = ""
     """Opponents that never change: agent strings separated by commas, e.g. `smollm2-135m,random-legal`. A TOML array
-    and, from Python, a list are taken as well."""
+    and, from Python, a list are taken as well. An agent may have several addresses: `openai:m@http://a,http://b`."""
     snapshot_every: int = 20
     """Every so many steps a version of the learner is kept to be met later."""
     keep: int = 5
@@ -68,10 +72,13 @@ class LeagueSettings:
         names = self.anchor_names()
         if "" in names:
             raise UsageError(f"league.anchors has an empty name: {self.anchors!r}; give agent strings between commas")
-        seen = [entrant_name(name) for name in names]
-        twice = next((name for name in seen if seen.count(name) > 1), None)
-        if twice is not None:
-            raise UsageError(f'league.anchors names "{twice}" twice: {self.anchors!r}; name each anchor once')
+        seen: dict[str, str] = {}
+        for name in map(entrant_name, names):
+            first = seen.get(_same(name))
+            if first is not None:
+                also = "" if first == name else f' (also as "{name}")'
+                raise UsageError(f'league.anchors names "{first}" twice{also}: {self.anchors!r}; name each anchor once')
+            seen[_same(name)] = name
         if bool(names) != (self.anchors_share > 0):
             raise UsageError(
                 f"league.anchors_share is {self.anchors_share:g}, but "
@@ -86,12 +93,18 @@ class LeagueSettings:
 
     def anchor_names(self) -> list[str]:
         """Returns the anchors' agent strings."""
-        return [name.strip() for name in self.anchors.split(",")] if self.anchors.strip() else []
+        return [name.strip() for name in _BETWEEN_ANCHORS.split(self.anchors)] if self.anchors.strip() else []
 
 
 def entrant_name(agent: str) -> str:
     """Returns what `entrant_of` calls the agent of a string: `llm:MODEL` samples from the policy MODEL."""
     return agent.removeprefix("llm:")
+
+
+def _same(name: str) -> str:
+    """Returns what two spellings of one model's folder have in common; any other name as it is."""
+    folder = os.path.expanduser(name)
+    return os.path.realpath(folder) if os.path.isdir(folder) else name
 
 
 __all__ = ["LeagueSettings", "entrant_name"]

@@ -50,7 +50,7 @@ def reinforce(
     `old` and `behaviour` have no part in it: on fresh samples both ratios are 1 (Williams 1992,
     doi:10.1007/BF00992696).
     """
-    return -(masked(logprobs * advantage, mask)).sum() / divisor
+    return -(masked(logprobs * masked(advantage, mask), mask)).sum() / divisor
 
 
 def ppo_clip(
@@ -70,7 +70,7 @@ def ppo_clip(
     bound in the direction that the advantage pulls (arXiv:1707.06347, equation 7; two bounds as in arXiv:2503.14476).
     In the first update of a step every ratio is 1, and the gradient is that of `reinforce`. `behaviour` has no part.
     """
-    log_ratio = masked(logprobs - old, mask)
+    log_ratio, advantage = masked(logprobs - old, mask), masked(advantage, mask)
     # Without an advantage to rise, a ratio that overflows would have the gradient 0 * inf, where it has none.
     ratio = torch.exp(torch.where(advantage < 0, log_ratio, log_ratio.clamp(max=MOST_LOG_RATIO)))
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -138,11 +138,15 @@ def cispo(
     """
     ratio = torch.exp(masked(logprobs.detach() - old, mask))
     weight = ratio.clamp(0.0 if clip_low is None else 1 - clip_low, 1 + clip_high)
-    return -(masked(weight * advantage * logprobs, mask)).sum() / divisor
+    return -(masked(weight * masked(advantage, mask) * logprobs, mask)).sum() / divisor
 
 
 def masked(values: Tensor, mask: Tensor) -> Tensor:
-    """Returns `values` with exact zeros where `mask` is 0, whatever stands there (a NaN times 0 would stay NaN)."""
+    """Returns `values` with exact zeros where `mask` is 0, whatever stands there (a NaN times 0 would stay NaN).
+
+    A factor of what is differentiated needs a mask of its own: the gradient that the mask of a product passes back is
+    0, but times that factor.
+    """
     return torch.where(mask.bool(), values, torch.zeros((), dtype=values.dtype, device=values.device))
 
 

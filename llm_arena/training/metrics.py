@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from llm_arena.parsing import IllegalReply, strip_thinking
 from llm_arena.problems.final_answers import TAG, read_answer
 from llm_arena.rating import judging
 from llm_arena.registry import HARNESS
@@ -25,6 +26,7 @@ from llm_arena.training.repeats import Repeats
 from llm_arena.types import Cause, Ending, Json, Trace, Turn
 
 Row = dict[str, float]
+_Streams = dict[str, list[trees.Ids]]
 
 DECIDED = "decided"
 ENDS = ("turn_limit", "context_overflow", "forfeit", "no_answer")
@@ -61,7 +63,7 @@ def of_traces(
 ) -> Row:
     """Returns the metrics of a batch of traces.
 
-    Of all seats, whoever holds them; the batch's number is the sum over roles:
+    Of all seats, whoever holds them; the batch's number is the sum over roles, except where it says otherwise:
 
     - `multi_agent/avg_turns`: turns per episode. A retry belongs to the turn that it mends and is not counted; a
       summary of a view, which is a reply of its own, is.
@@ -70,7 +72,8 @@ def of_traces(
       the share that a seat of it ended, by the last turn; in a harness run that asks for the tag `<final_answer>`, by
       a reply with that tag, and several roles may have given one.
     - `multi_agent/conversation_token_count`: tokens per episode, prompts and completions of all seats with tokens;
-      what calls of one seat begin with in common counts once. Left out for roles without tokens.
+      what calls begin with in common counts once, in the batch's number over all seats of a policy, in a role's over
+      the calls of each seat: so roles may add up to more. Left out for roles without tokens.
 
     Of the trained seats:
 
@@ -101,6 +104,7 @@ def of_traces(
     played = [trace for trace in traces if not trace.void]
     roles: dict[str, _Counts] = defaultdict(_Counts)
     ends: Counter[str] = Counter()
+    tokens_of_all = 0
     repeats = Repeats()
     for trace in played:
         trained = set(learners(trace))
@@ -118,7 +122,9 @@ def of_traces(
                     counts.earned.append(reward)
             if trace.outcome is not None and seat in trace.outcome.scores:
                 counts.scores.append(trace.outcome.scores[seat])
-        for seat, tokens in conversation_tokens(trace).items():
+        streams = _streams(trace)
+        tokens_of_all += _shared_once(trace, streams)
+        for seat, tokens in conversation_tokens(trace, streams).items():
             roles[trace.seats[seat].role].tokens += tokens
         silent = {seat for seat in trained if credit.of(trace.id, seat) is None}
         for turn in trace.turns:
@@ -140,31 +146,50 @@ def of_traces(
     for name, counted in (("failed_calls", "failed"), ("paid_to_nobody", "paid_to_nobody")) if runs else ():
         row[name] = sum(counts.get(counted, 0) for run in runs for counts in run.env_stats.values())
     row |= _of_judges(played)
-    row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED])
+    row |= _of_conversations(roles, max(len(played), 1), ends[DECIDED], tokens_of_all)
     row |= _of_learners({role: counts for role, counts in roles.items() if counts.seats})
     row |= repeats.row()
     return row | {f"group/{name}": _mean(values) for name, values in credit.metrics.items()}
 
 
-def conversation_tokens(trace: Trace) -> dict[str, int]:
+def conversation_tokens(trace: Trace, streams: _Streams | None = None) -> dict[str, int]:
     """Returns how many tokens the conversation of each seat holds, what its streams begin with in common once."""
+    streams = _streams(trace) if streams is None else streams
+    return {seat: _unique(own) for seat, own in streams.items()}
+
+
+def _shared_once(trace: Trace, streams: _Streams) -> int:
+    """Returns how many tokens a trace holds, what streams of one policy begin with in common once, whosever they are.
+
+    A harness opens a seat for each branch of a conversation. Ids of two policies may be of two tokenizers.
+    """
+    by_policy: dict[str, list[trees.Ids]] = defaultdict(list)
+    for seat, own in streams.items():
+        by_policy[trace.seats[seat].policy or trace.seats[seat].agent] += own
+    return sum(map(_unique, by_policy.values()))
+
+
+def _streams(trace: Trace) -> _Streams:
+    """Returns what each seat was told and said in tokens, by seat: the ids of calls that no other call extends."""
     extended = {turn.extends for turn in trace.turns}
-    leaves: dict[str, list[int]] = {}
+    found: _Streams = {}
     for turn in trace.turns:
         if turn.prompt_ids is not None and turn.index not in extended:
-            leaves.setdefault(turn.seat, []).append(turn.index)
-    found = {}
-    for seat, indices in leaves.items():
-        streams = [np.array([*prompt, *sampled], dtype=np.int64) for prompt, sampled in map(trace.full_ids, indices)]
-        found[seat] = trees.unique_tokens([streams[at] for at in trees.ordered(streams)])
+            prompt, sampled = trace.full_ids(turn.index)
+            found.setdefault(turn.seat, []).append(np.array([*prompt, *sampled], dtype=np.int64))
     return found
+
+
+def _unique(streams: Sequence[trees.Ids]) -> int:
+    return trees.unique_tokens([streams[at] for at in trees.ordered(streams)])
 
 
 def how_it_ended(trace: Trace) -> str:
     """Returns how an episode that is not void ended: `decided`, or one of `ENDS`.
 
-    A game decides by its outcome; one that names `no answer` as its reason came to none, and a forfeit or penalty is no
-    decision either. A user's own harness has no rules: where a prompt of it names the tag `<final_answer>`, a reply
+    A game decides by its outcome; one whose reason begins with `no answer` came to none, as a search or a negotiation
+    does whose rounds ran out (a full board, or a game of so many rounds, is a decision), and a forfeit or penalty is
+    none either. A user's own harness has no rules: where a prompt of it names the tag `<final_answer>`, a reply
     must have one, and where none does, a run that returned is a run that was decided.
     """
     reason = trace.outcome.reason if trace.outcome is not None else ""
@@ -262,13 +287,13 @@ def _of_judges(played: Sequence[Trace]) -> Row:
     }
 
 
-def _of_conversations(roles: Mapping[str, _Counts], episodes: int, decided: int) -> Row:
+def _of_conversations(roles: Mapping[str, _Counts], episodes: int, decided: int, tokens_of_all: int) -> Row:
     name = "multi_agent/{}".format
     turns, early, tokens = name("avg_turns"), name("early_termination_rate"), name("conversation_token_count")
     row: Row = {
         turns: sum(counts.turns for counts in roles.values()) / episodes,
         early: decided / episodes,
-        tokens: sum(counts.tokens for counts in roles.values()) / episodes,
+        tokens: tokens_of_all / episodes,
     }
     for role, counts in sorted(roles.items()):
         row |= {f"{turns}/{role}": counts.turns / episodes, f"{early}/{role}": counts.ended / episodes}
@@ -283,8 +308,10 @@ def _of_learners(roles: Mapping[str, _Counts]) -> Row:
     all_scores = [score for counts in roles.values() for score in counts.scores]
     if all_rewards:
         row["reward/avg"] = _mean(all_rewards)
-        squares = sum(_variance(counts.earned) * len(counts.earned) for counts in roles.values())
-        row["reward/std"] = math.sqrt(squares / max(sum(len(counts.earned) for counts in roles.values()), 1))
+        earners = max(sum(len(counts.earned) for counts in roles.values()), 1)
+        row["reward/std"] = math.hypot(
+            *(_std(counts.earned) * math.sqrt(len(counts.earned) / earners) for counts in roles.values())
+        )
     if all_scores:
         row["score/avg"] = _mean(all_scores)
     trained = sum(counts.trained for counts in roles.values())
@@ -300,7 +327,7 @@ def _of_learners(roles: Mapping[str, _Counts]) -> Row:
     for role, counts in sorted(roles.items()):
         if counts.rewards:
             row[f"reward/avg/{role}"] = _mean(counts.rewards)
-            row[f"reward/std/{role}"] = math.sqrt(_variance(counts.earned))
+            row[f"reward/std/{role}"] = _std(counts.earned)
         if counts.scores:
             row[f"score/avg/{role}"] = _mean(counts.scores)
         row[f"loss_mask/role_split/{role}"] = counts.trained / max(trained, 1)
@@ -331,7 +358,10 @@ def _asks_for_tag(trace: Trace) -> bool:
 
 
 def _has_tag(turn: Turn) -> bool:
-    return read_answer(turn.text, "tag") is not None
+    try:
+        return read_answer(strip_thinking(turn.text), "tag") is not None
+    except IllegalReply:  # thoughts that never end: nothing was answered
+        return False
 
 
 def _texts(content: Json) -> list[str]:
@@ -340,9 +370,13 @@ def _texts(content: Json) -> list[str]:
 
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if math.isfinite(value)]
-    return math.fsum(known) / len(known) if known else 0.0
+    try:
+        return math.fsum(known) / len(known) if known else 0.0
+    except OverflowError:  # of the sum; the mean is a number
+        return math.fsum(value / len(known) for value in known)
 
 
-def _variance(values: Sequence[float]) -> float:
-    mean = _mean(values)
-    return _mean([(value - mean) ** 2 for value in values])
+def _std(values: Sequence[float]) -> float:
+    """Returns the standard deviation, without squares that would overflow."""
+    mean, root = _mean(values), math.sqrt(max(len(values), 1))
+    return 2 * math.hypot(*((value / 2 - mean / 2) / root for value in values))

@@ -13,7 +13,8 @@ from llm_arena.rollout import EpisodePlan
 from llm_arena.runtime import Runtime
 from llm_arena.training import credit
 from llm_arena.training.config import TrainConfig
-from llm_arena.training.league import League
+from llm_arena.training.league import League, refuse_trained
+from llm_arena.training.league_settings import entrant_name
 from llm_arena.training.sources import EXPECTED, Start, StartSource, derive_seed
 from llm_arena.training.tasks import (
     LEARNER,
@@ -218,10 +219,12 @@ class Planner:
                 f"a league wants opponents, but {config.env} has one seat that is paid, which the learner holds; leave "
                 "the league out"
             )
-        names = [self.env.full_name(name) for name in config.league.anchor_names()]
+        refuse_trained(config.league.anchor_names())
+        against = [(name, self._against(name)) for name in config.league.anchor_names()]
+        names = [_name_in_traces(name, tables) for name, tables in against]
         settings = dataclasses.replace(config.league, anchors=",".join(names))
         league = League(settings, seed=config.seed, ahead=config.max_staleness, officials=self.env.officials)
-        self._opponents = {one.agent: self._against(one.agent) for one in league.members}
+        self._opponents = {name: tables for name, (_, tables) in zip(names, against, strict=True)}
         return league
 
     def _batch(self, index: int) -> list[Start]:
@@ -251,6 +254,12 @@ class Planner:
                 except UsageError as error:
                     given = f"{dict(start)!r:.80}"
                     raise UsageError(f"start {place} of batch {index}, {given}, can't be played: {error}") from error
+
+
+def _name_in_traces(anchor: str, tables: Sequence[Seated]) -> str:
+    """Returns the name by which an anchor's games are found: its agent may spell an address or a player in full."""
+    [name] = {agent.name for table in tables for agent in table.values() if not is_trained(agent.policy)}
+    return anchor if entrant_name(anchor) == entrant_name(name) else name
 
 
 __all__ = ["LEARNER", "Planner", "Roster", "is_trained", "learner_seats"]

@@ -50,24 +50,24 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 def folder_names(policies: Sequence[str]) -> dict[str, str]:
     """Returns policy -> name of its folders and suffix of its metrics: `a` for `learner:a`; `` for an only policy.
 
+    The name of an only policy is checked as well: it is in traces and tables, and a second one may join it.
+
     Raises:
         UsageError: a name can't be a folder's on every system, or two are the same there.
     """
-    if len(policies) == 1:
-        return {policies[0]: ""}
     names = {policy: policy.partition(":")[2] or policy for policy in policies}
     for policy, name in names.items():
         if not _NAME.fullmatch(name):
             raise UsageError(
-                f"the trained policy {policy!r} needs a name of letters, digits, `_` and `-` after the colon, for its "
-                "folder is called so; e.g. learner:solver"
+                f"the trained policy {policy!r} needs a name of letters, digits, `_` and `-` after the colon, for "
+                "folders are called so; e.g. learner:solver"
             )
         others = [other for other in policies if other != policy and names[other].lower() == name.lower()]
         if others:
             raise UsageError(
                 f"the trained policies {policy!r} and {others[0]!r} would have the same folder; rename one"
             )
-    return names
+    return names if len(policies) > 1 else dict.fromkeys(policies, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,21 +33,69 @@ def read(given: object) -> dict[str, dict[str, Any]]:
         given: a JSON object of objects, or the same as a mapping; an engine in it may be one of `EngineSettings`.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is something else, or names a policy or a setting twice.
     """
     try:
-        tables = json.loads(given if isinstance(given, str) else json.dumps(given, default=dataclasses.asdict))
+        text = given if isinstance(given, str) else json.dumps(given, default=dataclasses.asdict)
+        tables = load_json(text, "policies")
+    except UsageError:
+        raise
     except (ValueError, TypeError):
         tables = None
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise UsageError(f"policies must be a table of settings for each policy, e.g. {_EXAMPLE}; got {given!r:.200}")
-    found = {name: {_python(key): value for key, value in table.items()} for name, table in tables.items()}
-    for table in found.values():
+    found = {name: with_python_keys(table, f"policies.{name}") for name, table in tables.items()}
+    for name, table in found.items():
         engine = table.get("engine")
         if isinstance(engine, str):
             table["engine"] = {"kind": engine}
         elif isinstance(engine, dict):
-            table["engine"] = {_python(key): value for key, value in engine.items()}
+            table["engine"] = with_python_keys(engine, f"policies.{name}.engine")
+    return found
+
+
+def load_json(text: str, where: str) -> Any:
+    """Returns what a JSON text holds.
+
+    Args:
+        text: the JSON.
+        where: the setting that it is, for errors.
+
+    Raises:
+        UsageError: an object has a key twice, of which Python's reader would drop the first without a word.
+        json.JSONDecodeError, TypeError: it is no JSON, or no text.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise UsageError(f"{where} has the key {twice!r} twice in one table; name it once")
+        return found
+
+    return json.loads(text, object_pairs_hook=once)
+
+
+def with_python_keys(table: Mapping[str, Any], where: str, aliases: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns a table with its keys as Python writes them: `lora_rank` for `lora-rank`.
+
+    Args:
+        table: as a file has it.
+        where: the table's name, for errors.
+        aliases: short name -> key, of settings with a short name.
+
+    Raises:
+        UsageError: two keys are spellings of one setting.
+    """
+    found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    for key, value in table.items():
+        name = str(key).replace("-", "_")
+        name = (aliases or {}).get(name, name)
+        if name in spelt:
+            raise UsageError(f"{where}: {spelt[name]!r} and {key!r} are the same setting; keep one of them")
+        found[name], spelt[name] = value, key
     return found
 
 
@@ -102,7 +150,8 @@ def engine_over(default: EngineSettings, table: object, where: str) -> EngineSet
 
     Args:
         default: the engine that the table goes over.
-        table: settings by name, or just the kind. What is no setting of an engine is an argument of vLLM's own.
+        table: settings by name, or just the kind. What is no setting of an engine is an argument of vLLM's own. `url`
+            may be a list.
         where: the table's name, for errors.
 
     Raises:
@@ -112,7 +161,10 @@ def engine_over(default: EngineSettings, table: object, where: str) -> EngineSet
         table = {"kind": table}
     if not isinstance(table, Mapping):
         raise UsageError(f'{where} = {table!r}; expected a table, e.g. [{where.split()[-1]}] with kind = "vllm"')
-    given = {_python(key): value for key, value in table.items()}
+    given = with_python_keys(table, where)
+    urls = given.get("url")
+    if isinstance(urls, list) and all(isinstance(url, str) for url in urls):
+        given["url"] = ",".join(urls)  # as the rest of the library has several servers
     if "kind" in given and _chosen(given["kind"]) != chosen(default):
         default = EngineSettings()
     names = {field.name for field in dataclasses.fields(EngineSettings)}
@@ -124,7 +176,3 @@ def engine_over(default: EngineSettings, table: object, where: str) -> EngineSet
 def _chosen(kind: object) -> object:
     """Returns the kind of engine that a table asks for; `auto` is what it comes to, and all else as it is."""
     return chosen(EngineSettings(kind="auto")) if kind == "auto" else kind
-
-
-def _python(key: object) -> str:
-    return str(key).replace("-", "_")

@@ -34,7 +34,7 @@ Seated = Mapping[str, Agent]
 
 _PROBE = "Name three things that you can count, and say how you would count each."
 _PROBE_CHARACTERS = 2000
-_FOR_GAMES = ("retries", "illegal", "penalty")
+_FOR_GAMES = ("retries", "illegal", "penalty", "env", "env_args")
 
 
 class Task(ABC):
@@ -66,13 +66,12 @@ class Task(ABC):
 
         Args:
             roster: all that hold something.
-            named: some of them; a trained policy holds the rest.
+            named: some of them; the policy `learner` holds the rest.
             opponent: holds all seats but one.
-        """
 
-    def full_name(self, agent: str) -> str:
-        """Returns an agent string as traces have it: a scripted player with its game."""
-        return agent
+        Raises:
+            UsageError: in a game, `named` trains policies with names of their own alone, and leaves a seat over.
+        """
 
     @abstractmethod
     def agents(self, table: Roster, runtime: Runtime, settings: Mapping[str, Any]) -> Seated:
@@ -134,7 +133,10 @@ class GameTask(Task):
             make(self.spec(start))
 
     def tables(self, roster: Roster | None, named: Roster, opponent: str | None) -> list[Roster]:
-        """With an opponent the learner holds one seat, which moves on; officials are never it."""
+        """With an opponent the learner holds one seat, which moves on; officials are never it.
+
+        Who names only policies `learner:NAME` did not ask for one more, and a forgotten seat would train one.
+        """
         seats = self.env.possible_agents
         if roster is not None:
             return [roster]
@@ -145,11 +147,14 @@ class GameTask(Task):
                 if self.env.role_of(own) not in self.env.officials
             ]
         free = [seat for seat in seats if not {seat, self.env.role_of(seat)} & named.keys()]
+        trained = [who for who in dict.fromkeys(named.values()) if is_trained(who)]
+        if free and trained and LEARNER not in trained:
+            raise UsageError(
+                f"the roster trains {', '.join(map(str, trained))} and names nobody for {', '.join(free)}; give each "
+                f'seat or role of {self.env.spec.id} a policy such as {trained[0]}, an agent, or "{LEARNER}", a '
+                "policy of its own"
+            )
         return [{**dict.fromkeys(free, LEARNER), **named}]
-
-    def full_name(self, agent: str) -> str:
-        """Returns `kuhn-poker-v0/optimal` for `optimal`."""
-        return f"{self.env.spec.id}/{agent}" if agent in self.env.baselines else agent
 
     def agents(self, table: Roster, runtime: Runtime, settings: Mapping[str, Any]) -> Seated:
         """Returns the agents by seat."""
@@ -200,8 +205,7 @@ class HarnessTask(Task):
     def __init__(self, config: TrainConfig) -> None:
         assert config.harness is not None  # else it is a game
         given = {name: getattr(config, name) for name in ("opponent", *_FOR_GAMES)}
-        given["env_args"] = None if config.env_args == "{}" else config.env_args
-        wrong = [name for name, value in given.items() if value is not None]
+        wrong = [name for name, value in given.items() if value != getattr(TrainConfig, name)]
         if wrong:
             hint = (
                 """; a harness has no seats to move on over: say who is frozen by role, e.g. --roster """

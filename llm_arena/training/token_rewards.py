@@ -17,6 +17,7 @@ pays an early token for what came later takes that reward out of the tokens that
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from llm_arena.errors import UsageError
 from llm_arena.named import load_function
+from llm_arena.rescore import shown
 from llm_arena.types import Trace
 
 
@@ -64,42 +66,55 @@ def read(function: TokenRewards, trace: Trace) -> dict[int, TurnSignal]:
     """Returns what `function` says of the turns of a trace, by the turn's index.
 
     Raises:
-        UsageError: it returned another form, named a turn that is not there, or one value too few or too many.
+        UsageError: it raised, returned another form, named a turn that is not there, or one value too few or too many.
     """
-    said: Any = function(copy.deepcopy(trace))  # so that what it does to it changes nothing
+    given = copy.deepcopy(trace)  # so that what it does to it changes nothing
+    try:
+        said: Any = function(given)
+    except Exception as error:  # it is somebody else's code
+        raise UsageError(
+            f"token_rewards failed for trace {trace.id}: {type(error).__name__}: {error}; where it has nothing to say, "
+            "let it return {}"
+        ) from error
+    if inspect.iscoroutine(said):
+        said.close()
+        raise UsageError("token_rewards is an async function; it has to be a plain one")
     if not isinstance(said, Mapping):
-        raise UsageError(f"token_rewards returned {said!r:.60} for trace {trace.id}; {_FORM}")
+        raise UsageError(f"token_rewards returned {shown(said)} for trace {trace.id}; {_FORM}")
     return dict(_signal(trace, index, value) for index, value in said.items())
 
 
 def _signal(trace: Trace, index: Any, value: Any) -> tuple[int, TurnSignal]:
-    where = f"token_rewards, trace {trace.id}, turn {index!r}"
+    where = f"token_rewards, trace {trace.id}, turn {shown(index)}"
     if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(trace.turns):
         raise UsageError(f"{where}: the trace has turns 0 to {len(trace.turns) - 1}; {_FORM}")
     if not isinstance(value, Mapping) or not set(value) <= {"rewards", "trained"}:
-        raise UsageError(f"{where}: got {value!r:.60}; {_FORM}")
+        raise UsageError(f"{where}: got {shown(value)}; {_FORM}")
     sampled = len(trace.turns[index].completion_ids)
     for name, given in value.items():
         if not hasattr(given, "__len__"):
-            raise UsageError(f"{where}: got {given!r:.60} for {name!r}; expected is a list of {sampled}")
+            raise UsageError(f"{where}: got {shown(given)} for {name!r}; expected is a list of {sampled}")
         if len(given) != sampled:
             raise UsageError(f"{where}: {len(given)} values in {name!r}, but the turn sampled {sampled} tokens")
     rewards = _numbers(value.get("rewards", [0.0] * sampled), sampled)
     if not np.isfinite(rewards).all():
-        raise UsageError(f"{where}: rewards must be finite numbers, got {value['rewards']!r:.60}")
+        raise UsageError(f"{where}: rewards must be finite numbers, got {shown(value['rewards'])}")
     trained = _numbers(value.get("trained", [True] * sampled), sampled)
     if not np.isin(trained, (0, 1)).all():
-        raise UsageError(f"{where}: trained must be True or False for each token, got {value['trained']!r:.60}")
+        raise UsageError(f"{where}: trained must be True or False for each token, got {shown(value['trained'])}")
     return int(index), TurnSignal(rewards=rewards, trained=trained == 1)
 
 
 def _numbers(given: Any, count: int) -> NDArray[np.float64]:
-    """Returns [count] numbers, all NaN if what was given is of another shape, or text, which numpy would read."""
+    """Returns [count] numbers, all NaN if what was given is of another shape, or no real numbers.
+
+    Text numpy would read, and of complex numbers it would drop a part.
+    """
     unknown = np.full(count, np.nan)
     try:
         found = np.array(given)
-        numbers = unknown if found.dtype.kind in "US" else found.astype(np.float64)
-    except (TypeError, ValueError):
+        numbers = unknown if found.dtype.kind in "USc" else found.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
         return unknown
     return numbers if numbers.shape == (count,) else unknown
 

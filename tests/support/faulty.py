@@ -37,8 +37,9 @@ def faulty(folder: Path, *options: str) -> Iterator[Faulty]:
         child.stdout.close()
 
 
+# Half of all tries fail: a call that fails 17 times in a row comes once in a hundred runs of 1,100 calls.
 PERSISTENT = Patience(
-    tries=16,
+    tries=40,
     try_seconds=1.0,
     backoff_seconds=0.002,
     backoff_cap_seconds=0.02,
