@@ -60,20 +60,17 @@ def test_agents_of_many_games_on_one_runtime_leave_nothing_open(
 def test_an_agent_that_stays_keeps_its_connection_until_the_runtime_ends(
     told: list[str], caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
 ) -> None:
-    async def run(runtime: Runtime, agent: Any) -> None:
-        await llm_arena.aplay(KUHN, {"player_0": agent, "player_1": "random-legal"}, seed=1, runtime=runtime)
-        gc.collect()
-        await asyncio.sleep(0.1)
-        assert not agent.pool.closed and open_sessions() == 1 and len(CHATS._KEEPERS) == 1
-
-    async def both(runtime: Runtime) -> Any:
+    async def run(runtime: Runtime) -> Any:
         async with ScriptedServer([answers(CHAT)]) as server:
-            agent = make_agent(f"openai:m@{server.url}", runtime=runtime)
-            await run(runtime, agent)
+            agent: Any = make_agent(f"openai:m@{server.url}", runtime=runtime)
+            await llm_arena.aplay(KUHN, {"player_0": agent, "player_1": "random-legal"}, seed=1, runtime=runtime)
+            gc.collect()
+            await asyncio.sleep(0.1)
+            assert not agent.pool.closed and open_sessions() == 1 and len(CHATS._KEEPERS) == 1
             return agent
 
     with Runtime() as runtime:
-        agent: Any = runtime.run(both(runtime), timeout=30)
+        agent = runtime.run(run(runtime), timeout=30)
     assert agent.pool.closed and open_sessions() == 0 and not CHATS._KEEPERS
     del agent
     gc.collect()
