@@ -27,6 +27,7 @@ CHAT = {"choices": [{"message": {"content": "bet"}, "finish_reason": "stop"}]}
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[str]:
     """What Python says of things that were destroyed before their end, but for what is logged."""
+    gc.collect()  # what tests before left has its warnings now
     lines: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: lines.append(repr(args)))
     return lines
