@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from llm_arena import trace_file
-from llm_arena.errors import TraceError, UsageError
-from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade, written_whole
+from llm_arena.errors import TraceError
+from llm_arena.trace_file import NotWritten, TraceWriter, decode, encode, read_traces, upgrade
 from llm_arena.types import Cause, Ending, EnvSpec, Failure, Outcome, SeatInfo, Trace, Turn
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -336,39 +336,6 @@ def test_a_file_of_zeros_is_no_trace_file(tmp_path):
     for use in (lambda path: list(read_traces(path)), TraceWriter):
         with pytest.raises(TraceError, match=r"is no trace file"):
             use(path)
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_one_writes_a_new_file_at_a_time(tmp_path, kind):
-    def fill(aside):
-        if kind == "folder":
-            aside.mkdir()
-        (aside / "x" if kind == "folder" else aside).write_text("first")
-
-    new = tmp_path / "new"
-    with written_whole(new) as aside:
-        fill(aside)
-        with pytest.raises(TraceError, match=r"new is being written by another writer"), written_whole(new):
-            pass
-        assert not new.exists()
-    assert list(tmp_path.iterdir()) == [new]
-    assert (new / "x" if kind == "folder" else new).read_text() == "first"
-
-
-@pytest.mark.parametrize("there", [Path.touch, Path.mkdir])
-def test_a_name_that_was_taken_meanwhile_is_not_replaced(tmp_path, there):
-    new = tmp_path / "new"
-    with pytest.raises(TraceError, match="new exists; choose another name"), written_whole(new) as aside:
-        aside.mkdir() if there is Path.mkdir else aside.touch()
-        there(new)
-        before = new.stat().st_ino
-    assert list(tmp_path.iterdir()) == [new] and new.stat().st_ino == before
-
-
-@pytest.mark.parametrize("out", [".", "/", ""])
-def test_a_new_file_needs_a_name(out):
-    with pytest.raises(UsageError, match=f"out='{out}' has no name to write to"), written_whole(out):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -423,13 +423,5 @@ def test_a_group_reward_that_sorts_its_traces_is_told() -> None:
         members.reverse()
         return [(1.0, {}) for _ in members]
 
-    traces = [make_trace("a", {"solver_0": 0.0}), make_trace("b", {"solver_0": 0.0})]
     with pytest.raises(UsageError, match="changed its list of traces"):
-        assign(
-            traces,
-            by="group",
-            estimator="loo",
-            baselines=Baselines(),
-            learners=lambda trace: list(trace.seats),
-            group_reward=sorts,
-        )
+        by_group(sorts)

@@ -118,6 +118,23 @@ def test_an_engine_that_ends_does_not_go_through_its_heap() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_ctrl_c_before_its_first_line_of_python_is_no_affair_of_a_childs(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(vllm_start.LOG_VARIABLE, str(temporary / "log"))
+    monkeypatch.setenv(vllm_start.PARENT_VARIABLE, str(os.getpid()))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    child = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    with vllm_start._our_main():
+        child.start()
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGINT)
+    child.join(30)
+    assert child.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err + (temporary / "log").read_text()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 def test_closing_while_it_starts_leaves_no_process(tied: Path) -> None:
     served = Served(VllmEngine())
     caught: list[BaseException] = []
