@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llm_arena.engines.http_pool import HttpPool, Patience
-from llm_arena.errors import EngineError
+from llm_arena.errors import EngineError, ServerRefusal
 from pool_parts import OK, QUICK, with_pool
 from scripted_server import ScriptedServer, Step, answers, late
 
@@ -45,6 +45,18 @@ def test_after_a_cool_down_a_small_request_tries_the_server_for_all(trial: Step)
     broken = answers("broken", 500)
     patience = Patience(tries=4, backoff_seconds=0.001, cool_down_seconds=0.2)
     with_pool(test, [broken, broken, broken, late(0.4, trial), late(0.1, OK)], patience=patience)
+
+
+def test_a_refusal_between_faults_shows_that_the_server_lives() -> None:
+    async def test(pool: HttpPool, servers: list[ScriptedServer]) -> None:
+        with pytest.raises(ServerRefusal, match="too long"):
+            await pool.get("/x")
+        assert await pool.get("/x") == {"ok": True}
+        assert [seen.path for seen in servers[0].seen] == ["/x"] * 6  # never three faults in a row: no trial
+
+    broken = answers("broken", 500)
+    patience = Patience(tries=4, backoff_seconds=0.001, cool_down_seconds=0.02)
+    with_pool(test, [broken, broken, answers("too long", 400), broken, broken, OK], patience=patience)
 
 
 def test_a_trial_that_fails_doubles_the_cool_down_up_to_its_cap() -> None:
