@@ -234,7 +234,7 @@ def test_a_plan_holds_the_whole_start_and_the_divisor_counts_runs(here: Path, sm
     [
         ({"harness": "my_lengths:rum"}, 'Did you mean "run"'),
         ({"opponent": "random-legal"}, r'seats to move on over.*--roster .*"\*"'),
-        ({"retries": 1}, "retries=1 is for games"),
+        ({"retries": 1}, "retries=1 is for games, and harness=.* is none; leave one of them out"),
         ({"env_args": '{"namers": 2}'}, "env_args=.* is for games"),
         ({"env": "kuhn-poker-v0"}, "env='kuhn-poker-v0' is for games"),
         ({"credit": "trace"}, "one number for the whole run"),

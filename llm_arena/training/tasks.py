@@ -213,7 +213,7 @@ class HarnessTask(Task):
             )
             raise UsageError(
                 f"{wrong[0]}={given[wrong[0]]!r:.60} is for games, and harness={config.harness!r} is none"
-                f"{hint if wrong[0] == 'opponent' else ''}"
+                f"{hint if wrong[0] == 'opponent' else '; leave one of them out'}"
             )
         if config.credit == "trace":
             raise UsageError(
